@@ -6,6 +6,7 @@ python -m jaxprune.main --config=configs/tune.py --config.model.weights=FILE --c
 
     --config.bound=agreement --config.value=0.95     the cheapest plan that agrees with dense on 95 % of images
     --config.bound=accuracy --config.value=0.01      ... that loses at most one point of accuracy; needs classes
+    --config.bound=speedup --config.value=2          the plan of least risk that is twice as fast as the dense network
     --config.bound=latency --config.value=20         the plan of least risk that takes 20 ms a batch; with
                                                      --config.alpha=0.1 only if the risk is at most 10 %
                                                      (or throughput in images/s, memory in MiB)

@@ -76,10 +76,10 @@ SIMMIM_OPTIMIZER = {
     "min_lr": 5e-6 * SCALE,
     "cosine_from_start": True,
 }
-# framework, optimizer, epochs, batch size, smallest area of the random crops
+# framework, optimizer, epochs, batch size, smallest area of the random crops, their resizing
 BASES = {
-    "mae": (MAE, MAE_OPTIMIZER, 400.0, 4096, 0.2),
-    "simmim": (SIMMIM, SIMMIM_OPTIMIZER, 200.0, 2048, 0.67),
+    "mae": (MAE, MAE_OPTIMIZER, 400.0, 4096, 0.2, "bicubic"),
+    "simmim": (SIMMIM, SIMMIM_OPTIMIZER, 200.0, 2048, 0.67, "bilinear"),
 }
 
 
@@ -89,7 +89,7 @@ def get_config(arg=None):
         raise unknown("base", args.base, BASES)
     if args.method not in RECONSTRUCTION:
         raise unknown("method", args.method, RECONSTRUCTION)
-    mim, optimizer, epochs, batch_size, smallest_crop = BASES[args.base]
+    mim, optimizer, epochs, batch_size, smallest_crop, interpolation = BASES[args.base]
     config = pretrain.recipe(
         batch_size=batch_size,
         epochs=args.epochs or epochs,
@@ -107,7 +107,7 @@ def get_config(arg=None):
             "crop_scale": (smallest_crop, 1.0),
             "eval_crop": "center",
             "crop_pct": 0.875,
-            "interpolation": "bicubic",
+            "interpolation": interpolation,
             "randaugment": "",
             "cutout": 0.0,
             "repeats": 1,

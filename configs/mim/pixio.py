@@ -5,15 +5,16 @@ python -m jaxprune.main --config=configs/mim/pixio.py:method=prmim,size=base
     method  pixio, as published; partial, which decodes some of the masked patches; or prmim (default)
     throw   share of the patches thrown (.5)
     size    base, large or huge (default); published pre-training is of ViT-H and of a ViT of 5 billion parameters
+    drop    stochastic depth of the last block; .4 (default) as published for ViT-H
     epochs  400 (default)
 
 The decoder's 32 blocks run on all 256 patches, so throwing saves more than in MAE: with throw=.5 a forward pass has
 0.59, 0.72 and 0.81 of the FLOPs for ViT-B, L and H. Whether accuracy holds has not been published.
 
-Published: 400 epochs of 1605 steps, 13 million images each, as many as ImageNet-21k has; ImageNet-1k has a tenth. Four
-points differ: there is no stochastic depth in the encoder (published: .4 for ViT-H), images are not curated by their
-reconstruction loss and colours (published for two billion images of the web), a patch is thrown by itself and not with
-its block, and features of the whole image are the first class token's (published: the mean of the 8).
+Published: 400 epochs of 1605 steps, 13 million images each, as many as ImageNet-21k has; ImageNet-1k has a tenth. Two
+points differ: images are not curated by their reconstruction loss and colours (published for two billion images of the
+web), and features of the whole image are the first class token's (published: the mean of the 8). PR-MIM throws single
+patches, not blocks.
 
 Needs the TFDS data set `imagenet2012` prepared as ArrayRecord, or --config.data.source=folder and --config.data.path.
 """
@@ -28,7 +29,7 @@ ENCODERS = {"base": "vit_base_patch16_224", "large": "vit_large_patch16_224", "h
 
 
 def get_config(arg=None):
-    args = parse_arg(arg, method="prmim", throw=0.5, size="huge", epochs=400)
+    args = parse_arg(arg, method="prmim", throw=0.5, size="huge", drop=0.4, epochs=400)
     if args.method not in RECONSTRUCTION:
         raise unknown("method", args.method, RECONSTRUCTION)
     if args.size not in ENCODERS:
@@ -47,6 +48,7 @@ def get_config(arg=None):
             "class_token": True,
             "reg_tokens": 7,  # with the CLS token 8 tokens, each with a position
             "pos_embed": "learn",
+            "drop_path_rate": args.drop,
             "decoder_embed_dim": 512,
             "decoder_depth": 32,
             "decoder_num_heads": 16,

@@ -82,7 +82,7 @@ def get_config(arg=None):
             "crop_scale": (0.67, 1.0),
             "eval_crop": "center",
             "crop_pct": 0.875,
-            "interpolation": "bicubic",
+            "interpolation": "bilinear",
             "randaugment": "",
             "cutout": 0.0,
             "repeats": 1,

@@ -1,6 +1,7 @@
 """Reads the batch of a step: looks up its examples, decodes and transforms them, and stacks them."""
 
 import functools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +14,7 @@ from jaxprune.data.source import Example, Source
 from jaxprune.data.transform import Transform
 
 Batch = dict[str, np.ndarray]
+Draw = Callable[[np.random.Generator], dict[str, np.ndarray]]
 
 
 class BatchReader:
@@ -23,9 +25,18 @@ class BatchReader:
       order: which of them make up a step.
       transform: how an image becomes network input.
       num_threads: threads that read and transform; None for the default.
+      beside: draws further arrays of an example; None for no more.
     """
 
-    def __init__(self, source: Source, order: Order, transform: Transform, num_threads: int | None):
+    def __init__(
+        self,
+        source: Source,
+        order: Order,
+        transform: Transform,
+        num_threads: int | None,
+        beside: Draw | None = None,
+    ):
+        self._beside = beside
         self.source, self.order, self._transform = source, order, transform
         self._num_threads = num_threads or memory.default_threads()
         self._pool = ThreadPoolExecutor(self._num_threads)
@@ -48,6 +59,10 @@ class BatchReader:
             parts = self._pool.map(functools.partial(self._examples, epoch), *shares)
             examples = [example for part in parts for example in part]
             batch = {name: np.stack([example[name] for example in examples]) for name in examples[0]}
+        if self._beside is not None:
+            numbers = zip(rows, copies, strict=True)
+            drawn = list(self._pool.map(lambda number: self._drawn(epoch, *map(int, number)), numbers))
+            batch |= {name: np.stack([arrays[name] for arrays in drawn]) for name in drawn[0]}
         if self.order.seed is None:
             return {**batch, "valid": batch["index"] == indices}
         return {name: column for name, column in batch.items() if name != "mask"}
@@ -67,6 +82,10 @@ class BatchReader:
 
     def _examples(self, epoch: int, rows: np.ndarray, copies: np.ndarray) -> list[Example]:
         return [self._example(epoch, int(row), int(copy)) for row, copy in zip(rows, copies, strict=True)]
+
+    def _drawn(self, epoch: int, row: int, copy: int) -> dict[str, np.ndarray]:
+        draw: Any = self._beside
+        return draw(rng.generator(self.order.seed or 0, rng.BESIDE, epoch, row, copy))
 
     def _example(self, epoch: int, row: int, copy: int) -> Example:
         example = read_or_next(self.source, row)

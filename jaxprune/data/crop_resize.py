@@ -92,6 +92,23 @@ def clipped_box(
     return int(rng.integers(0, height - h + 1)), int(rng.integers(0, width - w + 1)), h, w
 
 
+def bordered_crop(
+    rng: np.random.Generator, image: np.ndarray, shape: tuple[int, int], border: int, resample: Image.Resampling
+) -> np.ndarray:
+    """Resizes an image or mask as far as it covers `shape`, adds a reflected border, and takes a random crop (MFF).
+
+    Args:
+      border: pixels on each side.
+    """
+    height, width = image.shape[:2]
+    zoom = max(shape[0] / height, shape[1] / width)
+    new = max(shape[0], int(height * zoom + 1e-6)), max(shape[1], int(width * zoom + 1e-6))
+    resized = resized_crop(image, (0, 0, height, width), new, resample)
+    top, left = (int(rng.integers(0, side - crop + 2 * border + 1)) for side, crop in zip(new, shape, strict=True))
+    padding = ((border, border), (border, border), *((0, 0) for _ in resized.shape[2:]))
+    return np.pad(resized, padding, "reflect")[top : top + shape[0], left : left + shape[1]]
+
+
 def center_crop(image: np.ndarray, shape: tuple[int, int], crop_pct: float, resample: Image.Resampling) -> np.ndarray:
     """Resizes so that the crop is `crop_pct` of the shorter side, then takes the centre crop, as usual in evaluation.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.data.batch_reader import Batch, BatchReader
+from jaxprune.data.batch_reader import Batch, BatchReader, Draw
 from jaxprune.data.cutout import Cutout
 from jaxprune.data.order import Order
 from jaxprune.data.prefetch import prefetch
@@ -16,8 +16,10 @@ from jaxprune.data.transform import Transform
 from jaxprune.errors import UserError, unknown
 from jaxprune.preprocessing import CROPS, Preprocessing
 
-RANDOM_RESIZED, RANDOM_CLIPPED = "random_resized", "random_clipped"
-TRAIN_CROPS = (RANDOM_RESIZED, RANDOM_CLIPPED, *CROPS)
+RANDOM_RESIZED, RANDOM_CLIPPED, RANDOM_BORDERED = RANDOM = ("random_resized", "random_clipped", "random_bordered")
+TRAIN_CROPS = (*RANDOM, *CROPS)
+
+_BORDER = 4  # pixels, as in MFF
 
 _NO_END = 2**48  # the training stream is endless, but Grain needs a last step
 
@@ -34,6 +36,7 @@ def train_batches(
     repeats: int = 1,
     randaugment: str = "",
     cutout: float = 0.0,
+    beside: Draw | None = None,
     num_threads: int | None = None,
     num_workers: int = 0,
     process_index: int = 0,
@@ -51,7 +54,8 @@ def train_batches(
       preprocessing: the network's preprocessing: image size and resizing.
       seed: seed of order and crops.
       crop: "random_resized"; "random_clipped", which clips crops that do not fit instead of redrawing (MAE's linear
-        probe); "center", as in evaluation; or "none": the whole image, resized without keeping its aspect ratio.
+        probe); "random_bordered", of an image whose shorter side is resized, with 4 pixels of reflected border (MFF);
+        "center", as in evaluation; or "none": the whole image, resized without keeping its aspect ratio.
       scale: range of a random crop's fraction of the image's area.
       ratio: range of a random crop's width / height.
       repeats: repeated augmentation (Hoffer et al., 2020): every example comes this many times in a row, each time with
@@ -59,6 +63,7 @@ def train_batches(
       randaugment: A policy such as "rand-m9-mstd0.5-inc1", applied after the crop; empty for none.
       cutout: side of a masked square, as a fraction of the image's side, applied between crop and RandAugment; 0 for
         none.
+      beside: draws further arrays of each example, by name, from its generator; they are columns of the batch.
       num_threads: threads that read and crop; by default one per core, at most 16.
       num_workers: processes that do so instead, each with as many threads. They pay off only if examples take much
         Python time and cores are idle.
@@ -83,11 +88,11 @@ def train_batches(
         )
     augment = (Cutout(cutout),) if cutout else ()
     augment += (RandAugment.parse(randaugment),) if randaugment else ()
-    random = crop in (RANDOM_RESIZED, RANDOM_CLIPPED)
+    random, border = crop in RANDOM, _BORDER if crop == RANDOM_BORDERED else None
     view = preprocessing if random else dataclasses.replace(preprocessing, crop=crop)
-    transform = Transform(view, random, scale, ratio, crop == RANDOM_CLIPPED, augment)
+    transform = Transform(view, random, scale, ratio, crop == RANDOM_CLIPPED, border, augment)
     order = Order.of_process(len(source), batch_size, process_index, process_count, seed, repeats)
-    return TrainBatches(BatchReader(source, order, transform, num_threads), num_workers, start_step)
+    return TrainBatches(BatchReader(source, order, transform, num_threads, beside), num_workers, start_step)
 
 
 def eval_batches(

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxprune.errors import UserError
 
-SHUFFLE, CROP, AUGMENT, SAMPLE, CAMERA = range(5)  # independent streams of random numbers, one per purpose
+SHUFFLE, CROP, AUGMENT, SAMPLE, CAMERA, BESIDE = range(6)  # independent streams of random numbers, one per purpose
 
 
 def generator(seed: int, stream: int, epoch: int, index: int, copy: int = 0) -> np.random.Generator:
@@ -14,7 +14,7 @@ def generator(seed: int, stream: int, epoch: int, index: int, copy: int = 0) -> 
 
     Args:
       seed: the seed of the run.
-      stream: one of `SHUFFLE`, `CROP`, `AUGMENT`, `SAMPLE` and `CAMERA`.
+      stream: one of `SHUFFLE`, `CROP`, `AUGMENT`, `SAMPLE`, `CAMERA` and `BESIDE`.
       epoch: number of the epoch.
       index: number of the example.
       copy: which repetition of the example within the epoch.

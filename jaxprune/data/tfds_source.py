@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class Tfds:
       image_key: the feature that holds the image.
       label_key: the feature that holds the class, or the classes: "objects.label" of COCO and VOC.
       exif: whether photographs are rotated according to their EXIF tags.
+      only_labelled: leaves out examples whose list of classes is empty; opening then reads all of them once.
 
     Raises:
       UserError: the set is unknown or not prepared, or lacks the split or the features.
@@ -44,6 +46,7 @@ class Tfds:
         image_key: str = "image",
         label_key: str = "label",
         exif: bool = True,
+        only_labelled: bool = False,
     ):
         # The data source holds a builder and open files; a worker process opens its own.
         self._reopen = functools.partial(
@@ -55,6 +58,7 @@ class Tfds:
             image_key=image_key,
             label_key=label_key,
             exif=exif,
+            only_labelled=only_labelled,
         )
         self.name, self.exif = f"{name or data_dir}/{split}", exif
         self.broken: dict[str, str] = {}
@@ -65,6 +69,11 @@ class Tfds:
         self._records = _open(builder, split)
         # Pictures are decoded here, because TFDS ignores EXIF tags.
         self._records.decoders = _undecoded(builder, image_key)
+        self._places: Sequence[int] = range(len(self._records))
+        if only_labelled and self._label_key is not None:
+            self._places = [place for place in self._places if np.size(_at(self._records[place], self._label_key))]
+            if not self._places:
+                raise UserError(f"No image of {self.name!r} has a class: leave out only_labelled.")
 
     def _label(self, value: Any) -> np.ndarray | np.int32:
         if np.ndim(value) == 0:
@@ -77,12 +86,12 @@ class Tfds:
         return self._reopen, ()
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._places)
 
     def __getitem__(self, index: int) -> Example:
         index = range(len(self))[index]
         try:
-            record = self._records[index]
+            record = self._records[self._places[index]]
             encoded = record[self._image_key]
             image = decode.decode(encoded, upright=self.exif) if isinstance(encoded, bytes) else decode.to_rgb(encoded)
         except decode.Broken as error:

@@ -20,6 +20,8 @@ class Transform:
       scale: range of a random crop's fraction of the image's area.
       ratio: range of a random crop's width / height.
       clipped: whether a random crop that does not fit is clipped to the image instead of redrawn.
+      border: pixels of reflected border from within which a random crop is taken, of an image that is resized as far as
+        it covers the size; None: a random crop is resized itself.
       augment: functions for the cropped image, in order: (image, generator) -> image. The caller applies them, to
         images but not to masks.
 
@@ -32,6 +34,7 @@ class Transform:
     scale: tuple[float, float] = (1.0, 1.0)
     ratio: tuple[float, float] = (1.0, 1.0)
     clipped: bool = False
+    border: int | None = None
     augment: tuple[Callable[[np.ndarray, np.random.Generator], np.ndarray], ...] = ()
 
     def __post_init__(self):
@@ -57,7 +60,9 @@ class Transform:
             return image
         if not self.random or rng is None:
             return crop_resize.prepare(image, self.preprocessing)
+        filter_ = crop_resize.interpolation(self.preprocessing.interpolation)
+        if self.border is not None:
+            return crop_resize.bordered_crop(rng, image, self.preprocessing.img_size, self.border, filter_)
         draw = crop_resize.clipped_box if self.clipped else crop_resize.random_box
         box = draw(rng, image.shape[0], image.shape[1], self.scale, self.ratio)
-        filter_ = crop_resize.interpolation(self.preprocessing.interpolation)
         return crop_resize.resized_crop(image, box, self.preprocessing.img_size, filter_)

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from jaxprune import parallel, processes
 from jaxprune.errors import UserError
+from jaxprune.nn.params import merge, split
 from jaxprune.train import interrupt
 from jaxprune.train.progress import progress
 
@@ -27,6 +28,15 @@ class Forward(NamedTuple):
     call: Callable[[Any, Mapping[str, jax.Array]], Any]
     arrays: Any
     compiled: bool = True
+
+    @classmethod
+    def of(
+        cls, module: Any, call: Callable[[Any, Mapping[str, jax.Array]], Any], *, compiled: bool = True
+    ) -> "Forward":
+        """Returns the forward function of a module: (module, batch) -> a pytree of arrays."""
+        parts = split(module)
+        forward = lambda arrays, batch: call(merge(parts.graph, arrays, {}), batch)
+        return cls(forward, {**parts.params, **parts.rest}, compiled)
 
 
 class Collector(Protocol):

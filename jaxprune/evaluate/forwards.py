@@ -11,7 +11,6 @@ from flax import nnx
 from jaxprune.data.augment import normalize
 from jaxprune.evaluate import Forward
 from jaxprune.evaluate.contestants import Contestant
-from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.scoring import Scorer
 
@@ -46,13 +45,13 @@ def probabilities(model: Any, classes: Sequence[int] | None = None) -> Forward:
     Args:
       classes: the classes it may predict; others get 0. None: all.
     """
-    parts, record = split(model), model.preprocessing
+    record = model.preprocessing
 
-    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-        logits = merge(parts.graph, arrays, {})(pixels(batch["image"], record))[0]
+    def call(network: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+        logits = network(pixels(batch["image"], record))[0]
         return over_views(jax.nn.softmax(_among(logits, classes)), batch["image"])
 
-    return Forward(call, {**parts.params, **parts.rest})
+    return Forward.of(model, call)
 
 
 def under_plan(contestant: Contestant, classes: Sequence[int] | None = None) -> Forward:
@@ -95,12 +94,10 @@ def patch_scores(scorers: Mapping[str, Scorer], preprocessing: Preprocessing, *,
       seed: seed of random scorers.
       stride: multiplier of the batch's `number` in their keys.
     """
-    parts = split(nnx.List(list(scorers.values())))
 
-    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def call(opened: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         images = pixels(batch["image"], preprocessing)
         key = jax.random.fold_in(jax.random.key(seed), batch["number"][0] * stride)
-        opened = merge(parts.graph, arrays, {})
         return {name: scorer(images, key=key) for name, scorer in zip(scorers, opened, strict=True)}
 
-    return Forward(call, {**parts.params, **parts.rest})
+    return Forward.of(nnx.List(list(scorers.values())), call)

@@ -1,5 +1,6 @@
 """Export to StableHLO: one file for any batch size, with the weights inside, which plain JAX loads."""
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from jaxprune.files import as_path, write_atomically
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 METADATA = ".json"  # suffix appended to the file's name
+
+_log = logging.getLogger(__name__)
 
 
 def stablehlo(
@@ -63,6 +66,7 @@ def stablehlo(
     network = program(model, inputs)
     described = describe(model, network, class_names, ("jax", "flax"))
     compared = pixels(images, network.shape, model.preprocessing)
+    _log.info("%s: tracing the network for %s.", path.name, ", ".join(platforms))
     (batch,) = export.symbolic_shape("batch")
     exported = export.export(jax.jit(network.call), platforms=tuple(platforms))(
         jax.ShapeDtypeStruct((batch, *network.shape), network.dtype)

@@ -1,4 +1,4 @@
-"""Distances from a teacher: of logits, and of the tokens that are kept (DynamicViT)."""
+"""Distances from a teacher: of logits, of the tokens that are kept (DynamicViT), and of features."""
 
 import jax
 import jax.numpy as jnp
@@ -45,3 +45,29 @@ def token_distillation(
         raise unknown("kind of token distillation", kind, ("mse", "kl"))
     weight = (kept > 0.5).astype(jnp.float32)
     return (error * weight).sum() / jnp.maximum(weight.sum(), 1)
+
+
+def feature_distillation(
+    student: Float[Array, "b n d"],
+    teacher: Float[Array, "b n d"],
+    where: Shaped[Array, "b n"],
+    *,
+    smooth_l1: float = 0.0,
+) -> Float[Array, ""]:
+    """Distance of features from a teacher's, averaged over the tokens of the batch: 1 - cosine, mixed with smooth L1.
+
+    Args:
+      student, teacher: features of each token; computed in float32.
+      where: True at the tokens that count.
+      smooth_l1: share of the smooth L1 distance (quadratic below 1), which is averaged over the channels.
+    """
+    student, teacher = student.astype(jnp.float32), teacher.astype(jnp.float32)
+    # The square root has no finite gradient at 0.
+    norms = jnp.sqrt(jnp.square(student).sum(-1) + 1e-12) * jnp.sqrt(jnp.square(teacher).sum(-1) + 1e-12)
+    error = 1 - (student * teacher).sum(-1) / norms
+    if smooth_l1:
+        gap = jnp.abs(student - teacher)
+        smooth = jnp.where(gap < 1, 0.5 * jnp.square(gap), gap - 0.5).mean(-1)
+        error = (1 - smooth_l1) * error + smooth_l1 * smooth
+    weight = where.astype(jnp.float32)
+    return (error * weight).sum() / weight.sum()

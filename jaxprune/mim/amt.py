@@ -71,11 +71,13 @@ class AMT(AttentionMasking, MAE):
       warmup_mask_ratio: mask ratio of the warm-up.
       refresh_epochs: epochs between refreshes of the copy of the encoder that weights patches.
       decoder_embed_dim, decoder_depth, decoder_num_heads: see `TokenDecoder`.
-      mae: further arguments of `MAE`.
+      mae: further arguments of `MAE`; `mask_patch` applies to the warm-up.
 
     Raises:
       UserError: the ratios leave nothing to see, to decode or to throw.
     """
+
+    encoder_excludes = MAE.encoder_excludes | {"drop_path_rate"}
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn import LayerNorm, Linear
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
-from jaxprune.nn.linear import xavier_uniform
+from jaxprune.nn.linear import torch_uniform, xavier_uniform
 from jaxprune.nn.params import Fixed, frozen
 from jaxprune.nn.tensor_rules import Rule, Tensor, convolution, convolution_back, within
 from jaxprune.ops.patches import unpatchify
@@ -50,9 +50,9 @@ class UpConv(nnx.Module):
     """A transposed 2×2 convolution with stride 2: each cell becomes four, each by its own linear layer."""
 
     def __init__(self, in_features: int, out_features: int, *, dtype: Any = None, rngs: nnx.Rngs):
-        init = jax.nn.initializers.variance_scaling(1 / 3, "fan_out", "uniform")
-        self.kernel = nnx.Param(init(rngs.params(), (in_features, 4 * out_features), jnp.float32))
-        self.bias = nnx.Param(jnp.zeros((out_features,), jnp.float32))
+        init = torch_uniform(4 * out_features)  # as published; PyTorch counts its outputs
+        self.kernel = nnx.Param(init(rngs.params(), (in_features, 4 * out_features)))
+        self.bias = nnx.Param(init(rngs.params(), (out_features,)))
         self.dtype = dtype
 
     def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b H W o"]:
@@ -90,7 +90,9 @@ class LevelDecoder(TokenDecoder):
         pairs = itertools.pairwise(widths)
         self.up = nnx.List([UpConv(wide, narrow, dtype=dtype, rngs=rngs) for wide, narrow in pairs])
         self.up_norms = nnx.List([LayerNorm(width) for width in widths[1:-1]])
-        self.pred = Linear(widths[-1], out_dim, kernel_init=xavier_uniform, dtype=dtype, rngs=rngs)
+        init = torch_uniform(widths[-1])
+        self.pred = Linear(widths[-1], out_dim, kernel_init=init, dtype=dtype, rngs=rngs)
+        self.pred.bias[...] = init(rngs.params(), (out_dim,))
 
     def normed(self, decoded: Float[Array, "b m e"], masks: Masks) -> Float[Array, "b p e"]:
         """Normalised decoded tokens on the full grid; thrown ones are rebuilt, or zero under "partial"."""
@@ -259,7 +261,7 @@ class LocalMIM(Framework):
     """
 
     encoder_class = VisionTransformer
-    encoder_excludes = MAE.encoder_excludes
+    encoder_excludes = MAE.encoder_excludes | {"drop_path_rate"}
     non_encoder_patterns = ("decoder.*", "norm.[0-9].*", "hog_enc.*")
 
     def __init__(

@@ -4,7 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.mim.parts.base import Framework
 from jaxprune.mim.parts.block_masker import block_of
@@ -48,7 +50,7 @@ class MAE(Framework):
       decoder_pos_embed: positions of the decoder, "sincos" or "learn".
       norm_pix_loss: targets are pixels normalised per patch.
       partial: see `Partial`; "full" reconstruction is MAE, "progressive" is PR-MIM, which throws 0.5 by default.
-      encoder: further arguments of the ViT, such as `reg_tokens`, `class_token` or `init_values`.
+      encoder: further arguments of the ViT, such as `reg_tokens`, `class_token`, `init_values` or `drop_path_rate`.
 
     Raises:
       UserError: the ratios leave nothing to see, to decode or to throw.
@@ -64,7 +66,6 @@ class MAE(Framework):
             "head_init_scale",
             "kernel_init",
             "patch_kernel_init",
-            "drop_path_rate",
         }
     )
     non_encoder_patterns = ("decoder_*", "mask_token", "agg.*", "aggregate.*")
@@ -125,6 +126,13 @@ class MAE(Framework):
             **common,
         )
         super().__init__(encoder=vit, masker=masker, decoder=decoder, target=target)
+
+    def training_loss(self, images: Float[Array, "b H W c"], key: PRNGKeyArray, **call: Any) -> Float[Array, ""]:
+        """The loss of a training step; DropPath is on, if the encoder has it."""
+        if not any(block.drop_path.rate for block in self.encoder.blocks):
+            return super().training_loss(images, key, **call)
+        mask_key, drop_key = jax.random.split(key)
+        return self.reconstruct(images, self.draw(images, key=mask_key, **call), drop_key=drop_key)[0]
 
     def flops(self, *, as_published: bool = True) -> MaeFlops:
         """Multiply-accumulates of one image by part; see `Framework.flops`.

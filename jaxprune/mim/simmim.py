@@ -26,6 +26,7 @@ from jaxprune.models.swin import SwinTransformer
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.block_cost import block_flops, block_tokens
 from jaxprune.nn.images import require_float
+from jaxprune.nn.linear import normal_02
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.tensor_rules import Rule, within
 from jaxprune.ops.patches import gather_tokens, unpatchify
@@ -170,7 +171,8 @@ class SimMIM(Framework):
         )
         super().__init__(encoder=net, masker=masker, decoder=decoder, target=Pixels(patch_size, in_chans))
         embed_dim = net.patch_embed.proj.kernel.shape[1]
-        self.mask_token = nnx.Param(_cut_normal(rngs.params(), (1, 1, embed_dim)))
+        init = _cut_normal if encoder == "vit" else normal_02
+        self.mask_token = nnx.Param(init(rngs.params(), (1, 1, embed_dim)))
 
     @property
     def no_decay(self) -> tuple[str, ...]:
@@ -325,6 +327,9 @@ def _vit(rel_pos: str, pos_embed: str, **options: Any) -> VisionTransformer:
         patch_kernel_init=_cut_normal,
         **{"init_values": 0.1, "qkv_bias": "qv", **options},
     )
+    for table in (net.cls_token, net.pos_embed):
+        if isinstance(table, nnx.Param):
+            table[...] = _cut_normal(options["rngs"].params(), table.shape)
     net.patch_embed.proj.bias[...] = jnp.zeros_like(net.patch_embed.proj.bias[...])
     for number, block in enumerate(net.blocks, start=1):
         for layer in (block.attn.proj, block.mlp.fc2):

@@ -177,7 +177,7 @@ class TEC(Framework):
     """
 
     encoder_class = VisionTransformer
-    encoder_excludes = MAE.encoder_excludes
+    encoder_excludes = MAE.encoder_excludes | {"drop_path_rate"}
     non_encoder_patterns = (
         *Framework.non_encoder_patterns,
         *MAE.non_encoder_patterns,

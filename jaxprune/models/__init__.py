@@ -127,7 +127,7 @@ def with_tag(name: str) -> str:
 
 
 def tiny(name: str) -> dict[str, Any]:
-    """Returns arguments that make a hierarchical network small enough for tests (its module's TINY), else {}.
+    """Returns arguments that make a network small enough for tests (its module's TINY); {} for a ViT.
 
     >>> tiny("convnext_small")["depths"]
     (1, 1)

@@ -1,5 +1,6 @@
 """The base of the convolutional networks: feature maps, global average pooling, a linear classifier."""
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -21,7 +22,12 @@ class ConvNet(nnx.Module):
     Class attributes:
       mean, std: normalisation that the published weights were trained with, for pixels in [0, 1], one value per
         channel.
+      classifier_parts: prefixes of the classifier's parameters.
+      no_decay: patterns of parameters without weight decay, besides vectors and biases.
     """
+
+    classifier_parts: ClassVar[tuple[str, ...]] = ("fc.", "linear.", "classifier.", "head.")
+    no_decay: ClassVar[tuple[str, ...]] = ()
 
     mean: ClassVar[tuple[float, ...]] = IMAGENET[0]
     std: ClassVar[tuple[float, ...]] = IMAGENET[1]
@@ -41,6 +47,10 @@ class ConvNet(nnx.Module):
           UserError: the images are of an integer dtype.
         """
         raise NotImplementedError
+
+    def parameter_layers(self, names: Iterable[str]) -> dict[str, int]:
+        """The layer of each parameter for layer-wise decay: 0 for all convolutions together, 1 for the classifier."""
+        return {name: int(name.startswith(self.classifier_parts)) for name in names}
 
     def forward_head(self, features: Float[Array, "b *grid d"]) -> Float[Array, "b k"]:
         """Maps features to logits in float32, or to pooled features without classes."""

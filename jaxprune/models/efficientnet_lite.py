@@ -26,6 +26,7 @@ LITE0: tuple[Stage, ...] = (
     (1, 3, 1, 6, 320),
 )
 EPS = 1e-3
+TINY = {"stages": ((1, 3, 1, 1, 8), (1, 3, 2, 2, 8)), "stem": 8, "features": 16}
 
 
 def variants() -> dict[str, dict[str, Any]]:

@@ -22,6 +22,7 @@ WIDTHS = {
     "s3": (2.0, 2.5, 3.0, 4.0),
     "s4": (3.0, 3.5, 3.5, 4.0),
 }
+TINY = {"widths": (0.125, 0.125, 0.125, 0.125), "blocks": (1, 1, 1, 1), "branches": 2}
 
 
 def variants() -> dict[str, dict[str, Any]]:

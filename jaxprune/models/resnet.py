@@ -18,6 +18,7 @@ DEPTHS = {
     "resnet101": (True, (3, 4, 23, 3)),
     "resnet152": (True, (3, 8, 36, 3)),
 }
+TINY = {"layers": (1, 1), "width": 8}
 
 
 def variants() -> dict[str, dict[str, Any]]:

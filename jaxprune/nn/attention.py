@@ -205,6 +205,17 @@ class Attention(nnx.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         return Heads(q, k, v)
 
+    def values(self, x: Float[Array, "b n d"]) -> Float[Array, "b h n e"]:
+        """The values of every head, without queries and keys."""
+        b, n, d = x.shape
+        dtype = self.qkv.dtype or x.dtype
+        v = x.reshape(b * n, d).astype(dtype) @ self.qkv.kernel[...][:, 2 * d :].astype(dtype)
+        if self.v_bias is not None:
+            v = v + self.v_bias[...].astype(dtype)[None]
+        if self.qkv.bias is not None:
+            v = v + self.qkv.bias[...][2 * d :].astype(dtype)[None]
+        return v.reshape(b, n, self.num_heads, d // self.num_heads).swapaxes(1, 2)
+
     def output(self, gathered: Float[Array, "b m d"]) -> Float[Array, "b m d"]:
         """Applies the norm, if any, and the output projection to the concatenated heads."""
         return self.proj(gathered if self.norm is None else self.norm(gathered))

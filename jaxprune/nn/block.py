@@ -1,13 +1,13 @@
 """The pre-norm transformer block, composed of public parts, with a slot for a token reducer."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import grained
@@ -81,6 +81,8 @@ class Style:
 _ALL_PATCHES = (
     "DGE's blocks choose their own queries and need every patch, so patches cannot be left out or masked here."
 )
+# The fields of `Attended` that queries, keys and values do not give: scores are passed in.
+_NOT_OF_HEADS = frozenset({"scores", "normed", "entered"})
 MLPS = ("plain", "swiglu", "swiglu_packed")
 PLAIN = Style()
 
@@ -98,7 +100,8 @@ class Block(Reducible):
         x = block.feed(x)                                     # MLP and residual
 
     A block calls its `reducer` at the reducer's `where`: "before" the block (reading the attention of the previous
-    block), "attention" (choosing the rows that attention is computed for) or "after" (between attention and MLP). With
+    block), "attention" (choosing the rows that attention is computed for), "after" (between attention and MLP),
+    "behind" the MLP, or before the block but reading its attention ("ahead", "anew"), see `reduction.Reducer`. With
     `removable=False` it is always called between attention and MLP, and dropped rows only skip the MLP.
 
     Args:
@@ -382,16 +385,17 @@ class Block(Reducible):
                 raise UserError(_ALL_PATCHES)
             heads = self.heads(tokens.x)
             change = self._grained(tokens.x, heads, grid, keys if train else (None, None, None))
-            attended = observe(heads, None, None, (self.needs | taps) - {"scores"}, self.num_prefix_tokens)
-            return tokens._replace(x=tokens.x + change), attended, None
+            attended = observe(heads, None, None, (self.needs | taps) - _NOT_OF_HEADS, self.num_prefix_tokens)
+            return tokens._replace(x=tokens.x + change), self._with_normed(attended, tokens.x, taps), None
         drop_keys = keys[:2] if train else (None, None)
         where = self.reduces_where()
         soft = self.soft_policy and train
-        # Scores are passed in; attention reports the other fields.
-        needs = (self.needs | taps) - {"scores"}
-        scores, report = attended.scores, None
+        needs = (self.needs | taps) - _NOT_OF_HEADS
+        passed, report = {"scores": attended.scores, "entered": attended.entered}, None
 
-        if where == "before":
+        if where == "anew":
+            attended = self._observed(tokens, soft, needs, grid)
+        if where in ("before", "anew"):
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
             grid = None
         heads, bias = self.heads(tokens.x, tokens.position), self.bias(tokens, grid)
@@ -400,6 +404,7 @@ class Block(Reducible):
             # All keys and values, but only the rows of attention that the reducer keeps.
             bias = key_mask_bias(bias, policy)
             attended = observe(heads, bias, policy, needs, self.num_prefix_tokens)
+            attended = self._with_normed(attended, tokens.x, taps)
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
             kept = report.kept
             of_rows = lambda values: take(values.swapaxes(1, 2), kept, self.num_prefix_tokens).swapaxes(1, 2)
@@ -407,24 +412,52 @@ class Block(Reducible):
             if bias is not None and bias.shape[2] > 1:
                 bias = of_rows(jnp.broadcast_to(bias, (queries.shape[0], *bias.shape[1:])))
             gathered = merge_heads(attend(queries, heads.k, heads.v, bias))
+        elif where == "ahead":
+            options = {"bias": bias, "policy": policy, "soft_policy": soft, "grid": grid}
+            _, attended = self.attend(heads, needs=needs, **options)
+            tokens, report = reducer(tokens, attended, train=train, key=keys[2])
+            # Merged rows share their value, and average what they gather.
+            gathered, _ = self.attend(heads._replace(v=self._spread_values(tokens.x, report.row_map)), **options)
+            gathered = reducer.average(gathered, report)
         else:
             gathered, attended = self.attend(heads, bias=bias, policy=policy, soft_policy=soft, needs=needs, grid=grid)
+            attended = self._with_normed(attended, tokens.x, taps)
         tokens = tokens._replace(x=self.mix(tokens.x, gathered, drop_keys[0]))
         if where == "skip":
             work = lambda x: self._branch(self.perceive(x), self.ls2, None)
-            readable = attended._replace(scores=scores)
+            readable = attended._replace(**passed)
             branch, report = self.skip(tokens, readable, work, train=train, key=keys[2])
             return tokens._replace(x=tokens.x + self.drop_path(branch, drop_keys[1])), attended, report
         if where == "after":
+            tokens, report = reducer(tokens, attended._replace(**passed), train=train, key=keys[2])
+        tokens = tokens._replace(x=self.feed(tokens.x, drop_keys[1]))
+        if where == "behind":
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])
-        return tokens._replace(x=self.feed(tokens.x, drop_keys[1])), attended, report
+        return tokens, attended, report
+
+    def _observed(self, tokens: Tokens, soft: bool, needs: frozenset[str], grid: tuple[int, ...] | None) -> Attended:
+        """The reports of the attention between all incoming tokens."""
+        heads, bias = self.heads(tokens.x, tokens.position), self.bias(tokens, grid)
+        policy = tokens.policy if self.has_absent or soft else None
+        return self.attend(heads, bias=bias, policy=policy, soft_policy=soft, needs=needs, grid=grid)[1]
+
+    def _spread_values(self, x: Float[Array, "b m d"], row_map: Int[Array, "b n"]) -> Float[Array, "b h t e"]:
+        """The values of merged tokens, for each of the tokens that merged into them."""
+        prefix = jnp.arange(self.num_prefix_tokens, dtype=jnp.int32)
+        values = self.attn.values(self.normed(x))
+        spread = lambda values, rows: values[:, jnp.concatenate([prefix, prefix.size + rows])]
+        return jax.vmap(spread)(values, row_map)
+
+    def _with_normed(self, attended: Attended, x: Float[Array, "b n d"], taps: frozenset[str]) -> Attended:
+        """Adds the normalised tokens that enter the block, if they are asked for."""
+        return attended._replace(normed=self.normed(x)) if "normed" in self.needs | taps else attended
 
     def _grained(
         self,
         x: Float[Array, "b n d"],
         heads: Heads,
         grid: tuple[int, ...],
-        keys: Sequence[Any] = (None, None, None),
+        keys: Any = (None, None, None),
     ) -> Float[Array, "b n d"]:
         """The change of the tokens `x` by queries at all granularities; keys and values are those of every token."""
         router: Any = self.router

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from jaxprune.nn.site import Site
 
-Where = Literal["before", "attention", "after", "embed"]
+Where = Literal["before", "attention", "after", "behind", "ahead", "anew", "embed"]
 Count = Any  # an int, or a scalar array where the number of tokens is learned
 
 
@@ -38,12 +38,14 @@ class BlockTokens(NamedTuple):
       queries: tokens that attention is computed for.
       fed: tokens that pass through the MLP.
       outgoing: tokens that leave the block.
+      mixed: tokens that pass the output projection of attention; None means those that attention is computed for.
     """
 
     keys: Count
     queries: Count
     fed: Count
     outgoing: Count
+    mixed: Count | None = None
 
 
 def block_tokens(where: Where | None, tokens_in: Count, tokens_out: Count, *, removable: bool = True) -> BlockTokens:
@@ -55,8 +57,12 @@ def block_tokens(where: Where | None, tokens_in: Count, tokens_out: Count, *, re
     """
     if not removable:
         return BlockTokens(tokens_in, tokens_in, tokens_out, tokens_in)
-    if where == "before":
+    if where in ("before", "anew"):
         return BlockTokens(tokens_out, tokens_out, tokens_out, tokens_out)
+    if where == "ahead":
+        return BlockTokens(tokens_in, tokens_in, tokens_out, tokens_out, mixed=tokens_out)
+    if where == "behind":
+        return BlockTokens(tokens_in, tokens_in, tokens_in, tokens_out)
     if where == "attention":
         return BlockTokens(tokens_in, tokens_out, tokens_out, tokens_out)
     return BlockTokens(tokens_in, tokens_in, tokens_out, tokens_out)
@@ -129,5 +135,6 @@ def block_flops(cost: BlockCost, tokens: BlockTokens) -> Count:
     The reducer's own cost is not included.
     """
     keys = tokens.keys if cost.keys is None else cost.keys
-    attention = tokens.keys * cost.project + tokens.queries * (keys * cost.pair + cost.mix)
+    mixed = tokens.queries if tokens.mixed is None else tokens.mixed
+    attention = tokens.keys * cost.project + tokens.queries * keys * cost.pair + mixed * cost.mix
     return attention + tokens.fed * cost.feed + cost.fixed

@@ -11,6 +11,12 @@ xavier_uniform = jax.nn.initializers.xavier_uniform()
 normal_02 = jax.nn.initializers.normal(0.02)
 
 
+def torch_uniform(inputs: int) -> Any:
+    """PyTorch's default initialisation of a layer with that many inputs: weights and bias between ±1/√inputs."""
+    bound = inputs**-0.5
+    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
+
+
 class Linear(nnx.Module):
     """`y = x @ kernel + bias` over the last axis.
 

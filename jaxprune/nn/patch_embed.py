@@ -4,13 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
-from jaxprune.nn.linear import Linear
+from jaxprune.nn.linear import Linear, torch_uniform
 from jaxprune.ops.patches import gather_tokens, patchify
 
 _MOST_PATCHES = 2**24
@@ -70,11 +68,7 @@ class PatchEmbed(nnx.Module):
         self.img_size, self.patch_size, self.in_chans = pair(img_size), pair(patch_size), in_chans
         self.grid = grid_of(img_size, patch_size, cut=cut)
         inputs = self.patch_size[0] * self.patch_size[1] * in_chans
-        bound = 1 / math.sqrt(inputs)
-
-        def uniform(key: Any, shape: Any, dtype: Any = jnp.float32) -> Any:
-            return jax.random.uniform(key, shape, dtype, -bound, bound)
-
+        uniform = torch_uniform(inputs)
         self.proj = Linear(inputs, dim, use_bias=use_bias, kernel_init=kernel_init or uniform, dtype=dtype, rngs=rngs)
         if use_bias:
             self.proj.bias[...] = uniform(rngs.params(), (dim,))

@@ -104,6 +104,8 @@ class BlockRunner:
             attended = _of_reduced(attended, self._reduced.row_map, self.tokens.x.shape[1], self._prefix)
         if "scores" in block.needs and self._scores is not None and grid is not None:
             attended = attended._replace(scores=on_grid(*self._scores, grid))
+        if "entered" in block.needs:
+            attended = attended._replace(entered=self.tokens.x)
         self.block_inputs.append(self.tokens)
         self.tokens, self._attended, report = run_block(
             block,
@@ -123,7 +125,8 @@ class BlockRunner:
                     "network with attention."
                 )
             self._attended_by_layer[layer] = Attended(**{name: getattr(self._attended, name) for name in taps})
-        self._reduced = report if report is not None and block.removable and block.reducer.where != "before" else None
+        read_before = report is not None and block.removable and block.reducer.where not in ("before", "anew")
+        self._reduced = report if read_before else None
         if report is not None:
             self._account(block, report)
 
@@ -196,7 +199,7 @@ def _of_reduced(attended: Attended, row_map: Int[Array, "b n"], num_tokens: int,
         counts = jax.vmap(add_up)(jnp.ones(field.shape[:3], field.dtype), row_map)
         return jax.vmap(add_up)(field, row_map) / jnp.maximum(counts, 1)[..., None]
 
-    return Attended(*map(reduced, attended._replace(scores=None)))
+    return Attended(*map(reduced, attended._replace(scores=None, normed=None, entered=None)))
 
 
 def _check_count(block: Reducible, arriving: int) -> None:

@@ -41,6 +41,8 @@ class Attended(NamedTuple):
       keys: the keys.
       values: the values.
       scores: the scorer's output for each row, under a plan with a scorer if rows cannot be removed (`Site.removable`).
+      normed: the tokens that enter the layer, normalised (`Block.normed`).
+      entered: the tokens that enter the block, for a reducer between its attention, or other mixing, and its MLP.
     """
 
     cls_attn: Float[Array, "b h n"] | None = None
@@ -48,6 +50,12 @@ class Attended(NamedTuple):
     keys: Float[Array, "b h n d"] | None = None
     values: Float[Array, "b h n d"] | None = None
     scores: Float[Array, "b r"] | None = None
+    normed: Float[Array, "b n d"] | None = None
+    entered: Float[Array, "b n d"] | None = None
+
+
+# The fields that are there without attention.
+WITHOUT_ATTENTION = frozenset({"entered"})
 
 
 NOTHING = Attended()

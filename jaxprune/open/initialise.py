@@ -90,7 +90,7 @@ def _from_run(model: Any, origin: Run, class_names: Sequence[str] | None) -> Non
     shapes = {name: variable.shape for name, variable in present.items()} if card.kind == "model" else {}
     kept = _keeps_head(model, shapes, origin, card.class_names, class_names)
     for name in set(present) & set(targets):
-        if name.startswith("head") and name.startswith(model.classifier_parts) and not kept:
+        if _of_classifier(name, model) and not kept:
             continue
         value = present[name][...]
         if is_table(name):
@@ -120,8 +120,8 @@ def _keeps_head(
     parts = model.classifier_parts
     fresh = {name: variable.shape for name, variable in variables(model).items() if name.startswith(parts)}
     head = {name: shape for name, shape in shapes.items() if name.startswith(parts)}
-    classes = lambda head: next(head[name][-1] for name in ("head.kernel", "head.fc.kernel") if name in head)
-    if class_names is None or not any(name.startswith("head.") for name in head):
+    classes = lambda head: next(shape[-1] for name, shape in head.items() if name.endswith(".kernel"))
+    if class_names is None or not any(_of_classifier(name, model) for name in head):
         reason = "" if class_names is None else ": the weights have no head"
     elif head.keys() != fresh.keys():
         reason = ": the loaded one has another pooling"
@@ -135,6 +135,11 @@ def _keeps_head(
         return True
     _log.info("Initialised from %s, with a new head%s.", origin, reason)
     return False
+
+
+def _of_classifier(name: str, model: Any) -> bool:
+    """Whether a parameter is of the classifier itself, and not of a norm in front of it."""
+    return name.startswith(model.classifier_parts) and not name.startswith("fc_norm.")
 
 
 def _named(names: Sequence[str]) -> bool:

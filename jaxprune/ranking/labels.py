@@ -14,19 +14,22 @@ with three fifths of the patches thrown, Kendall's tau with the exact labels is 
 without.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxprune.errors import unknown
+from jaxprune.errors import UserError, unknown
 from jaxprune.mim import Framework, RandomMasker
+from jaxprune.ranking import image_metrics
 from jaxprune.ranking.budget import fit_memory, in_chunks
 from jaxprune.ranking.masks import LabelMasks, label_masks
 from jaxprune.ranking.removals import REMOVALS, Deleted, token_decoder
 
 OVER = ("masked", "all")
+METRICS = ("l1", *image_metrics.METRICS)
 
 
 class Labels(NamedTuple):
@@ -66,6 +69,7 @@ def pseudo_labels(
     throw_ratio: float = 0.0,
     removal: str = "delete",
     over: str = "masked",
+    metric: str = "l1",
     memory: int | None = None,
     shards: int = 1,
 ) -> Labels:
@@ -82,6 +86,9 @@ def pseudo_labels(
         attention of all others and sets its own attention output to 0; "encoder" does so in the encoder, which is run
         again and decoded.
       over: the patches to average the change over: "masked" ones, or "all" that both reconstructions have.
+      metric: how reconstructions are compared: "l1", their mean absolute difference; or, as in the repository of LTRP,
+        whole images by "ssim" or "psnr", whatever `over` is. The repository rescales those from 0 to 1 within a batch,
+        which is left out, as it does not change the order.
       memory: limit in bytes per device besides weights and images, by estimate; None does all removals at once.
       shards: devices that share the batch.
 
@@ -93,6 +100,13 @@ def pseudo_labels(
         raise unknown("way to remove a patch", removal, REMOVALS)
     if over not in OVER:
         raise unknown("set of patches to compare", over, OVER)
+    if metric not in METRICS:
+        raise unknown("metric of reconstructions", metric, METRICS)
+    if metric != "l1" and (removal == "delete" or throw_ratio):
+        raise UserError(
+            f"metric={metric!r} compares whole images, but removal={removal!r} and throw_ratio={throw_ratio} leave out "
+            "patches: use removal='attention' and throw_ratio=0."
+        )
     masker = RandomMasker(framework.grid, mask_ratio, throw_ratio)
     masks = label_masks(masker.draw(images.shape[0], key=key, noise=noise, first=first), framework.grid)
     visible, decoded = masks.ids_keep.shape[1], masks.ids_decode.shape[1]
@@ -100,8 +114,9 @@ def pseudo_labels(
     parts, at_once = fit_memory(decoder, images.shape[0], visible, decoded, memory=memory, shards=shards)
 
     def relevance_of(images: Array, masks: LabelMasks) -> Array:
-        removals = REMOVALS[removal](framework, images, masks, over=over)
-        return in_chunks(removals.change, visible, at_once)
+        removals = REMOVALS[removal](framework, images, masks, over=over if metric == "l1" else "all")
+        change = removals.change if metric == "l1" else functools.partial(removals.change_of_image, metric)
+        return in_chunks(change, visible, at_once)
 
     if parts == 1:
         relevance = relevance_of(images, masks)

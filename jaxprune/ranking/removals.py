@@ -6,6 +6,7 @@ that a removal does not affect come first, and the rows to read are a slice.
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -13,6 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxprune.errors import UserError
 from jaxprune.mim import Framework, TokenDecoder
 from jaxprune.models.vit import VisionTransformer
+from jaxprune.ops.patches import unpatchify
+from jaxprune.ranking.image_metrics import METRICS
 from jaxprune.ranking.masks import LabelMasks
 from jaxprune.ranking.shared_attention import SharedAttention
 
@@ -87,6 +90,22 @@ class Removal:
         visible_sizes = jnp.ones((sizes.shape[0], change.shape[2] - self.decoded))
         weights = jnp.concatenate([sizes, visible_sizes], axis=1)[:, None]
         return (change * weights).sum(2) / weights.sum(2)
+
+    def change_of_image(self, metric: str, numbers: Int[Array, "c"]) -> Float[Array, "b c"]:
+        """How much the whole image changes by each of the removals, by `image_metrics.METRICS`.
+
+        The reconstructions must have all patches, see `left`.
+        """
+        pred = self.without(numbers)
+        order = jnp.argsort(jnp.concatenate([self.masks.ids_decode, self.masks.ids_keep], axis=1))
+
+        def images(rows: Float[Array, "b n q"]) -> Float[Array, "b H W c"]:
+            patches = jnp.delete(rows, np.arange(self.decoded, self.staying), axis=1)
+            patches = jnp.take_along_axis(patches, order[:, :, None], axis=1).astype(jnp.float32)
+            return unpatchify(patches, self.encoder.patch_embed.patch_size, self.encoder.grid)
+
+        compare, anchor = METRICS[metric], images(self.anchor)
+        return jax.vmap(lambda rows: compare(anchor, images(rows)), in_axes=1, out_axes=1)(pred)
 
     def sequence(self, latent: Float[Array, "bc n d"]) -> Float[Array, "bc m e"]:
         """The decoder's input for the encoder's output; an image may have several outputs."""

@@ -111,10 +111,10 @@ class Opinion(NamedTuple):
         return self.right is not None
 
     @classmethod
-    def of(cls, judge: Judge, said: Replies) -> "Opinion":
+    def of(cls, judge: Judge, replied: Replies) -> "Opinion":
         """The judge's reading of replies; `right` is None without labels."""
-        classes = judge.classes(said.values)
-        return cls(classes, classes == said.labels if said.labels.min(initial=0) >= 0 else None)
+        classes = judge.classes(replied.values)
+        return cls(classes, classes == replied.labels if replied.labels.min(initial=0) >= 0 else None)
 
     def agreement(self, dense: "Opinion") -> Interval:
         """The share of images with the dense network's prediction."""

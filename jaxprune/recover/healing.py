@@ -1,6 +1,5 @@
 """Heals a network under its plan: for some minutes, the dense network teaches it what it says of unlabelled images."""
 
-import dataclasses
 import json
 import tempfile
 import time
@@ -11,78 +10,30 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.sharding import Mesh
 from safetensors.numpy import load_file, save
 
-from jaxprune import parallel, processes, reduction
+from jaxprune import parallel, processes
 from jaxprune.data.arrays import of_arrays
-from jaxprune.data.augment import normalize, random_flip
-from jaxprune.data.loader import eval_batches, train_batches
+from jaxprune.data.loader import train_batches
 from jaxprune.data.sample import Picked, Sample
 from jaxprune.data.source import Source
 from jaxprune.errors import UserError
-from jaxprune.evaluate import Averages, Forward, run_over
 from jaxprune.files import write_atomically
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
-from jaxprune.recover.distance import Weights, cosine, distance, view
-from jaxprune.recover.learning import Learning, learning
-from jaxprune.recover.rates import ByStep, falling, in_turn, require_same_parameters
-from jaxprune.reduction import Plan
+from jaxprune.recover.lesson import Lesson
+from jaxprune.recover.likeness import Likeness
+from jaxprune.recover.settings import Settings
 from jaxprune.train import loop, optimizer
 from jaxprune.train import state as states
 from jaxprune.train.state import TrainState
-from jaxprune.train.step import FIXED, LossFn, make_train_step
+from jaxprune.train.step import FIXED, make_train_step
 from jaxprune.train.writer import Writer, read_metrics
 
 LENGTH, BEST = "length.json", "best.safetensors"
 _TIMED = 3  # steps that a budget in minutes is converted with
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How a network is healed.
-
-    Attributes:
-      minutes: training time; 0 leaves the network as it is, if `steps` is 0 too.
-      steps: number of steps, instead of `minutes`.
-      batch_size: images a step.
-      learning_rate: highest rate of AdamW; it rises over a twentieth of the steps and falls along a cosine to 0.
-      weight_decay: decoupled.
-      trainable: what learns, see `learning.learning`.
-      features, patches, logits: weights of the losses, see `distance.Weights`.
-      easing: share of the steps over which the plan sets in, from all patches; 0: it holds from the start.
-      stages: number of plans on the way, each of which is compiled.
-      keep_rates: one network for several rates: every step draws one of them, instead of easing.
-      crop_scale: area of the random crops.
-      flip: whether half of the images are flipped.
-      evaluations: number of looks at the held-out images; the best of them is the result.
-      seed: of all randomness.
-    """
-
-    minutes: float = 30.0
-    steps: int = 0
-    batch_size: int = 32
-    learning_rate: float = 1e-4
-    weight_decay: float = 0.0
-    trainable: str = "all"
-    features: float = 1.0
-    patches: float = 1.0
-    logits: float = 1.0
-    easing: float = 0.3
-    stages: int = 2
-    keep_rates: tuple[float, ...] = ()
-    crop_scale: tuple[float, float] = (0.5, 1.0)
-    flip: bool = True
-    evaluations: int = 8
-    seed: int = 0
-
-    @property
-    def weights(self) -> Weights:
-        """The weights of the losses."""
-        return Weights(self.features, self.patches, self.logits)
 
 
 class Healed(NamedTuple):
@@ -166,11 +117,11 @@ def heal(
     """
     _require_hosts(student, teacher)
     workdir, mesh = Path(workdir), mesh or parallel.mesh_from_text("data=-1")
-    measure = _Likeness(student, teacher, held_out, settings, mesh)
+    measure = Likeness(student, teacher, held_out, settings, mesh)
     before = measure(split(student).params)
     if not (settings.minutes or settings.steps) or not settings.weights:
         return Healed(student, before, before, 0, 0, 0.0)
-    lesson = _Lesson(student, teacher, settings)
+    lesson = Lesson(student, teacher, settings)
     steps = _length(lesson, train, settings, workdir, mesh)
     schedule = _schedule(settings, steps)
     frozen = parallel.replicate(mesh, lesson.learning.frozen)
@@ -242,67 +193,7 @@ def _schedule(settings: Settings, steps: int) -> optimizer.Schedule:
     return optimizer.warmup_cosine(settings.learning_rate, 0.0, steps / 20, steps, 1)
 
 
-class _Lesson:
-    """What a student learns from its teacher: its parameters, and the loss of every step."""
-
-    def __init__(self, student: Host, teacher: Host, settings: Settings):
-        self.student, self._settings, self._teacher = student, settings, split(teacher)
-        self.record = teacher.preprocessing
-        self.learning: Learning = learning(settings.trainable, student, split(student).params, settings.seed)
-        self.fixed = {"teacher": self._teacher.params, "frozen": self.learning.frozen}
-
-    def optimizer(self, schedule: optimizer.Schedule) -> Any:
-        settings = self._settings
-        mask = optimizer.decay_mask(self.learning.trained)
-        return optimizer.adamw(schedule, weight_decay=settings.weight_decay, decay_mask=mask, clip_norm=1.0)
-
-    def losses(self, steps: int) -> Any:
-        """The loss of the student, by step where its plan sets in slowly or has several rates."""
-        student, settings = self.student, self._settings
-        if getattr(student, "plan", None) is None:
-            return self.loss(student)
-        if settings.keep_rates:
-            plans = in_turn(student, settings.keep_rates, settings.seed)
-        elif settings.easing and settings.stages and steps > settings.stages:
-            plans = falling(student, steps, settings.easing, settings.stages)
-        else:
-            return self.loss(student)
-        require_same_parameters(student, self._under(plans(0)))
-        return ByStep(plans, lambda plan: self.loss(self._under(plan)))
-
-    def _under(self, plan: Plan) -> Host:
-        if plan == self.student.plan:
-            return self.student
-        scorer = None if self.student.pruner is None else self.student.pruner.scorer
-        return reduction.apply(self.student, plan, scorer=scorer, rngs=nnx.Rngs(self._settings.seed))
-
-    def loss(self, student: Host) -> LossFn:
-        """The loss of the student under a plan."""
-        teacher, parts, record, settings = self._teacher, split(student), self.record, self._settings
-
-        def loss_fn(params, batch, key):
-            fixed = batch[FIXED]
-            images = normalize(batch["image"], record.mean, record.std)
-            if settings.flip:
-                images = random_flip(key, images)
-            trained = self.learning.params(params, fixed["frozen"])
-            taught = view(merge(teacher.graph, fixed["teacher"], teacher.rest), images)
-            said = view(merge(parts.graph, trained, parts.rest), _as_read_by(student, images, record))
-            return distance(said, taught, settings.weights)
-
-        return loss_fn
-
-
-def _as_read_by(student: Host, images: jax.Array, record: Any) -> jax.Array:
-    """Images normalised for the teacher, normalised for the student."""
-    own = student.preprocessing
-    if (own.mean, own.std) == (record.mean, record.std):
-        return images
-    pixels = images * np.asarray(record.std, np.float32) + np.asarray(record.mean, np.float32)
-    return (pixels - np.asarray(own.mean, np.float32)) / np.asarray(own.std, np.float32)
-
-
-def _length(lesson: _Lesson, train: Source, settings: Settings, workdir: Path, mesh: Mesh) -> int:
+def _length(lesson: Lesson, train: Source, settings: Settings, workdir: Path, mesh: Mesh) -> int:
     """The number of steps: that of the settings, or as many as fit in the minutes, which is recorded for a resume."""
     if settings.steps:
         return settings.steps
@@ -316,7 +207,7 @@ def _length(lesson: _Lesson, train: Source, settings: Settings, workdir: Path, m
     return steps
 
 
-def _step_seconds(lesson: _Lesson, train: Source, settings: Settings, mesh: Mesh) -> float:
+def _step_seconds(lesson: Lesson, train: Source, settings: Settings, mesh: Mesh) -> float:
     """The time of a step, after its compilation."""
     optimize = lesson.optimizer(settings.learning_rate)
     state = states.create(lesson.learning.trained, optimize, mesh)
@@ -329,36 +220,6 @@ def _step_seconds(lesson: _Lesson, train: Source, settings: Settings, mesh: Mesh
         state, metrics = step(state, batch, jax.random.key(settings.seed))
     jax.block_until_ready(metrics)
     return (time.monotonic() - start) / _TIMED
-
-
-class _Likeness:
-    """Measures how alike a student with some parameters is to its teacher, on held-out images."""
-
-    def __init__(self, student: Host, teacher: Host, held_out: Source, settings: Settings, mesh: Mesh):
-        self._parts, self._teacher, self._mesh, self._record = split(student), split(teacher), mesh, student
-        batches = {"batch_size": settings.batch_size, "process_index": jax.process_index()}
-        batches |= {"process_count": jax.process_count()}
-        self._batches = eval_batches(held_out, preprocessing=teacher.preprocessing, **batches)
-        self._teacher_record = teacher.preprocessing
-
-    def __call__(self, params: Mapping[str, jax.Array]) -> dict[str, float]:
-        """Returns the mean `cosine`, and the `agreement` where both have a head with the same classes."""
-        arrays = {"student": dict(params), "teacher": self._teacher.params}
-        forward = Forward(self._call, arrays)
-        (averages,) = run_over(self._batches, {"alike": forward}, [Averages("alike")], self._mesh, desc="held out")
-        return averages
-
-    def _call(self, arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        images = normalize(batch["image"], self._teacher_record.mean, self._teacher_record.std)
-        taught = view(merge(self._teacher.graph, arrays["teacher"], self._teacher.rest), images)
-        student = merge(self._parts.graph, arrays["student"], self._parts.rest)
-        said = view(student, _as_read_by(self._record, images, self._teacher_record))
-        likeness = {}
-        if said.features.shape == taught.features.shape:
-            likeness["cosine"] = cosine(said, taught)
-        if said.logits is not None and taught.logits is not None and said.logits.shape == taught.logits.shape:
-            likeness["agreement"] = (said.logits.argmax(-1) == taught.logits.argmax(-1)).astype(np.float32)
-        return likeness
 
 
 def _score(likeness: Mapping[str, Any]) -> float:

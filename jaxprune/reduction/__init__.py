@@ -37,5 +37,5 @@ __all__ = [
 
 
 def standalone() -> tuple[str, ...]:
-    """Returns the names of the methods that work without a scorer."""
-    return tuple(sorted(name for name, cls in methods().items() if cls.where != "embed"))
+    """Returns the names of the methods that work without a scorer, on images and clips."""
+    return tuple(sorted(name for name, cls in methods().items() if cls.where != "embed" and 2 in cls.dims))

@@ -61,13 +61,16 @@ def _agglomerate(distance: Array, absent: Array, num_clusters: int, linkage: str
         first = _first_of(nearest, nearest.min())
         height = nearest[first]
         second = _first_of(distance[first], height)
+        is_first, is_second = places == first, places == second
         joined = _joined(distance[first], distance[second], counts[first], counts[second], linkage)
-        joined = jnp.where((places == first) | (places == second), jnp.inf, joined)
+        joined = jnp.where(is_first | is_second, jnp.inf, joined)
         # A cluster is in the row of its first token; the row of the one that joins it is out of reach.
-        distance = distance.at[first].set(joined).at[:, first].set(joined)
-        distance = distance.at[second].set(jnp.inf).at[:, second].set(jnp.inf)
-        counts = counts.at[first].add(counts[second])
-        return distance, counts, jnp.where(labels == second, first, labels), heights.at[step].set(height)
+        distance = jnp.where(is_first[:, None], joined[None, :], distance)
+        distance = jnp.where(is_first[None, :], joined[:, None], distance)
+        distance = jnp.where(is_second[:, None] | is_second[None, :], jnp.inf, distance)
+        counts = jnp.where(is_first, counts + counts[second], counts)
+        heights = jnp.where(jnp.arange(heights.shape[0]) == step, height, heights)
+        return distance, counts, jnp.where(labels == second, first, labels), heights
 
     counts = jnp.where(absent, 0.0, 1.0)
     state = distance, counts, places, jnp.zeros((n - num_clusters,), jnp.float32)

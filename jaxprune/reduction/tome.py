@@ -1,7 +1,7 @@
 """ToMe: merge the most similar tokens in pairs, weighted by the number of patches they hold (Bolya et al., 2023)."""
 
 import itertools
-import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -13,18 +13,19 @@ from jaxprune.nn import kernels
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
-from jaxprune.reduction.parts.base import Reducer, Step, StepReport
+from jaxprune.reduction.parts.base import Step, StepReport
 from jaxprune.reduction.parts.cell_merging import merge_in_cells
 from jaxprune.reduction.parts.clusters import first_min
 from jaxprune.reduction.parts.keep_rows import compose, keep_rows, present, unchanged
 from jaxprune.reduction.parts.merged_position import position_by_rule
-from jaxprune.reduction.parts.step_sizes import Rate, whole
+from jaxprune.reduction.parts.pair_merging import PairMerger
+from jaxprune.reduction.parts.step_sizes import whole
 
 UNMERGE = ("stage", "block")
 MERGES = ("mean", "mlerp", "tofu", "prune")
 
 
-class ToMe(Reducer):
+class ToMe(PairMerger):
     """Merges by bipartite matching of the keys; later blocks weigh each key by its size (proportional attention).
 
     The tokens after the prefix alternate between two sets, A (even positions, counting the prefix) and B. Each token of
@@ -57,24 +58,11 @@ class ToMe(Reducer):
       UserError: there is no such option, or no row can be dropped because windows have to stay whole.
     """
 
-    where = "after"
     needs = frozenset({"keys"})
 
     @classmethod
-    def check(cls, plan) -> None:
-        before = 1.0
-        for at in plan.steps:
-            if not isinstance(at.amount, Rate):
-                return  # incoming rows are known only inside a network; `num_tokens` is the true count
-            if at.reducer_class is cls and at.amount.rate < (least := before / 2 ** _rounds(at)) - 1e-9:
-                common = plan.method is not None
-                rate, remedy = (plan.keep_rate, _nearest(plan)) if common else (at.amount.rate, least)
-                rounds = math.ceil(math.log2(before / at.amount.rate) - 1e-9)
-                raise UserError(
-                    f"keep_rate {rate} is too low for tome, which merges tokens in pairs, so keeps at least half at "
-                    f"each round: use {remedy}, or rounds={rounds}."
-                )
-            before = at.amount.rate
+    def rounds_of(cls, options: Mapping[str, Any]) -> int:
+        return whole("rounds", options.get("rounds", 1))
 
     @classmethod
     def check_site(cls, site: Site) -> None:
@@ -111,10 +99,7 @@ class ToMe(Reducer):
         """Number of rows after each round that merges any, of every window if there are windows."""
         cells, rows = self.step.cells, self.step.tokens_in
         if cells is None:
-            # As published, the difference between planned counts: where pairs do not suffice, later steps do not make
-            # up for it.
-            before = rows if self.step.planned_in is None else self.step.planned_in
-            target = rows - max(before - self.step.num_keep, 0)
+            target = rows - self.num_asked()
             after = lambda rows, fewest: max(fewest, rows - rows // 2)
         else:
             rows, target = (cells.tokens_of_window(tokens) for tokens in (rows, self.step.num_keep))
@@ -132,9 +117,6 @@ class ToMe(Reducer):
         windows = 1 if self.step.cells is None else self.step.cells.num_windows
         counts = self.counts()
         return windows * counts[-1] if counts else self.step.tokens_in
-
-    def num_planned(self) -> int:
-        return self.step.num_keep
 
     def flops(self) -> int:
         # In each round, similarities of A and B, then the sums of what joins; between rounds, those of the keys.
@@ -306,17 +288,3 @@ def _sum(joins: Array, values: Float[Array, "b a d"]) -> Float[Array, "b k d"]:
     return jax.lax.dot_general(
         joins.astype(values.dtype), values, (((2,), (1,)), ((0,), (0,))), precision=jax.lax.Precision.HIGHEST
     )
-
-
-def _rounds(at: Any) -> int:
-    return max(whole("rounds", dict(at.options).get("rounds", 1)), 1)
-
-
-def _nearest(plan: Any) -> float | tuple[float, ...]:
-    keep_rate, least = plan.keep_rate, 1 / 2 ** _rounds(plan)
-    if not isinstance(keep_rate, tuple):
-        return least
-    reached = [1.0]
-    for rate in keep_rate:
-        reached.append(max(rate, reached[-1] * least))
-    return tuple(reached[1:])

@@ -15,7 +15,8 @@ class DGE(Scorer):
     """Dot product of the CLS token's key with each patch's key in the last block, unscaled, averaged over heads.
 
     Images smaller than the network's input are zero-padded on all sides, as published (224 to 256); the map is then
-    resized to `grid`, bicubic.
+    resized to `grid`, bicubic. With a key, regions choose their granularities with Gumbel noise as in training; the
+    published selector always does.
     """
 
     reads = "vit"
@@ -23,7 +24,8 @@ class DGE(Scorer):
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         vit = self.proposal
-        last = attended(vit, _padded(self.prepared(images), vit.patch_embed.img_size), frozenset({"keys"}))
+        padded = _padded(self.prepared(images), vit.patch_embed.img_size)
+        last = attended(vit, padded, frozenset({"keys"}), train_key=key)
         return self.agreement(jnp.asarray(last.keys), vit.grid)
 
     def agreement(self, keys: Float[Array, "b h n d"], grid: tuple[int, int]) -> Float[Array, "b p"]:

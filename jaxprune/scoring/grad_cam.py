@@ -34,7 +34,11 @@ class GradCAM(Scorer):
     def raw(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b *map"]:
         """The weighted sum before the ReLU."""
         maps, gradient = (self._vit_maps if is_host(self.proposal) else self._convnet_maps)(images)
-        return jnp.einsum("b...c,bc->b...", maps, gradient.mean(tuple(range(1, gradient.ndim - 1))))
+        return jnp.einsum("b...c,bc->b...", maps, self.weights(maps, gradient))
+
+    def weights(self, maps: Float[Array, "b *map c"], gradient: Float[Array, "b *map c"]) -> Float[Array, "b c"]:
+        """The weight of each channel of A."""
+        return gradient.mean(tuple(range(1, gradient.ndim - 1)))
 
     def _convnet_maps(self, images: Array) -> tuple[Array, Array]:
         features = self.proposal.forward_features(images).astype(jnp.float32)

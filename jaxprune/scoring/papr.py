@@ -23,15 +23,21 @@ class PaPr(Scorer):
 
     Args:
       align_corners: resizes with aligned corners, as all published code does; the paper's pseudo-code does not.
+      convert: whether pixels that are normalised for the pruned network are converted to the proposal's statistics;
+        False: the proposal reads the pruned network's input as it is, as in all published code.
       with_fc: weights the channels by the classifier's row for the predicted class instead of averaging them (the
         ablation in Tab. IV).
     """
 
     reads = "any"
 
-    def __init__(self, *, align_corners: bool = True, with_fc: bool = False, **kwargs: Any):
+    def __init__(self, *, align_corners: bool = True, convert: bool = True, with_fc: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
-        self.align_corners, self.with_fc = align_corners, with_fc
+        self.align_corners, self.convert, self.with_fc = align_corners, convert, with_fc
+
+    def prepared(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b *sides c"]:
+        """See `Scorer.prepared`."""
+        return super().prepared(images) if self.convert else images
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         features = feature_map(self.proposal, self._seen(images))

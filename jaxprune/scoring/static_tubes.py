@@ -2,8 +2,9 @@
 
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.scoring.parts.base import Scorer
@@ -24,8 +25,11 @@ class StaticTubes(Scorer):
     >>> import jax.numpy as jnp; from jaxprune import scoring
     >>> clips = jnp.zeros((1, 4, 8, 8, 3)).at[:, 3, :4, :4].set(1.0)
     >>> tubes = scoring.create("static_tubes", grid=(2, 2, 2))
-    >>> tubes.changed(clips, threshold=0.1).sum(1)
+    >>> changed = tubes.changed(clips, threshold=0.1)
+    >>> changed.sum(1)
     Array([5], dtype=int32)
+    >>> run_lengths(changed, tubes.grid)
+    Array([[1, 2, 2, 2, 1, 0, 0, 0]], dtype=int32)
 
     Args:
       compare: "ends", the last frame of a tubelet with the first of the one before, as published; or "tubelets", every
@@ -81,3 +85,21 @@ class StaticTubes(Scorer):
         later = self.changes(images) > threshold
         first = jnp.ones((images.shape[0], 1, *self.grid[1:]), bool)
         return jnp.concatenate([first, later], axis=1).reshape(images.shape[0], -1)
+
+
+def run_lengths(kept: Bool[Array, "b p"], grid: tuple[int, int, int]) -> Int[Array, "b p"]:
+    """How many tubelets each kept one stands for: itself and those dropped behind it at its place; 0 for dropped ones.
+
+    Run-Length Tokenization adds a learned embedding of this length to the token. Its published code lists the lengths
+    by place and then by time, and the tokens by time first; here every tubelet has its own.
+
+    Args:
+      kept: True for tubelets that are kept, in raster order.
+      grid: (frames, rows, columns) of tubelets.
+    """
+    frames = grid[0]
+    by_time = kept.reshape(-1, *grid)
+    number = jnp.arange(frames, dtype=jnp.int32)[None, :, None, None]
+    following = jax.lax.cummin(jnp.where(by_time, number, frames), axis=1, reverse=True)
+    following = jnp.pad(following[:, 1:], ((0, 0), (0, 1), (0, 0), (0, 0)), constant_values=frames)
+    return jnp.where(by_time, following - number, 0).reshape(kept.shape)

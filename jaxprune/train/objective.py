@@ -117,8 +117,8 @@ def answers(teacher: Split, params: Mapping[str, jax.Array], images: jax.Array) 
 
 
 def _token_loss(aux: Any, teacher_aux: Any, kind: str) -> jax.Array:
-    student, teacher = aux.tokens, teacher_aux.tokens
-    if student.x.shape != teacher.x.shape or student.policy is None:
+    student, teacher = getattr(aux, "tokens", None), getattr(teacher_aux, "tokens", None)
+    if student is None or teacher is None or student.x.shape != teacher.x.shape or student.policy is None:
         raise UserError(
             "distill.tokens compares every patch with the teacher's, but this network lacks a token for every patch: "
             "set distill.tokens=0, or train a masking method (dynamicvit) with a teacher of the same size."

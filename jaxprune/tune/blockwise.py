@@ -124,14 +124,13 @@ def outputs(model: Any, programs: Programs) -> Forward:
 
     Of several views of a video they are the logarithms of the mean probabilities, or the mean features.
     """
-    parts, record = split(compiled_blocks(model, programs)), model.preprocessing
+    record = model.preprocessing
 
-    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-        network = merge(parts.graph, arrays, {})
+    def call(network: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         tokens, _ = network.forward_features(pixels(batch["image"], record))
         values, images = network.forward_head(tokens)[0], batch["image"]
         if len(values) == len(images):
             return values
         return jnp.log(over_views(jax.nn.softmax(values), images)) if model.num_classes else over_views(values, images)
 
-    return Forward(call, {**parts.params, **parts.rest}, compiled=False)
+    return Forward.of(compiled_blocks(model, programs), call, compiled=False)

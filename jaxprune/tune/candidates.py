@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from jaxprune import reduction
 from jaxprune.errors import UserError
 from jaxprune.reduction import At, Plan
+from jaxprune.reduction.parts.plan import quarters
 from jaxprune.tune.cost_table import Cost
 
 
@@ -42,9 +43,8 @@ def default_places(depth: int) -> tuple[tuple[int, ...], ...]:
     >>> default_places(2)
     ((1,),)
     """
-    quarters = tuple(sorted({depth * part // 4 for part in (1, 2, 3)} - {0}))
     early = tuple(sorted({depth * part // 6 for part in (1, 2, 3)} - {0}))
-    return tuple(dict.fromkeys(places for places in (quarters, early) if places))
+    return tuple(dict.fromkeys(places for places in (quarters(depth), early) if places))
 
 
 def default_methods() -> tuple[str, ...]:

@@ -27,7 +27,8 @@ class Tested(NamedTuple):
       images: number of test images.
       p_value: the probability of at most this many errors if the risk is α.
       passed: whether the p-value is at most δ.
-      limit: upper bound on the risk with confidence 1 − δ (Clopper and Pearson), for this configuration alone.
+      limit: upper bound on the risk; those of a sequence hold together with confidence 1 − δ (`stepwise_limits`), so
+        also that of the configuration that is chosen.
     """
 
     errors: int
@@ -91,7 +92,28 @@ def fixed_sequence(errors: Iterable[int], images: int, alpha: float, delta: floa
         tests.append(Tested(count, images, p, p <= delta, risk_limit(count, images, delta)))
         if not tests[-1].passed:
             break
-    return tests
+    limits = stepwise_limits([test.limit for test in tests], [test.passed for test in tests], alpha)
+    return [test._replace(limit=limit) for test, limit in zip(tests, limits, strict=True)]
+
+
+def stepwise_limits(limits: Sequence[float], passed: Sequence[bool], alpha: float) -> list[float]:
+    """Returns limits of the risks of a tested sequence that hold together with the confidence of each (Hsu and Berger).
+
+    Taken from the smallest limit of several, a risk would be understated: with δ = 0.1 the chosen plan could exceed its
+    own limit in more than a tenth of all cases. If all plans passed, the largest limit holds for all of them; else α
+    does for those that passed, and its own limit for the one that failed.
+
+    >>> stepwise_limits([0.03, 0.06], [True, True], 0.1), stepwise_limits([0.03, 0.12], [True, False], 0.1)
+    ([0.06, 0.06], [0.1, 0.12])
+
+    Args:
+      limits: of single plans, see `risk_limit`, from the first to the last that was tested.
+      passed: whether each passed; only the last may have failed.
+      alpha: the allowed risk.
+    """
+    if all(passed):
+        return [max(limits)] * len(limits) if limits else []
+    return [alpha if success else limit for limit, success in zip(limits, passed, strict=True)]
 
 
 def fewest_images(alpha: float, delta: float) -> int:
@@ -106,6 +128,21 @@ def fewest_images(alpha: float, delta: float) -> int:
     if not 0 < alpha < 1:
         raise UserError(f"A risk of at most {alpha} cannot be tested by counting errors: allow one between 0 and 1.")
     return int(np.ceil(np.log(delta) / np.log1p(-alpha)))
+
+
+def images_needed(images: int, alpha: float, delta: float) -> str:
+    """Returns in a sentence how many test images a bound needs, and how many errors it allows on those there are.
+
+    >>> images_needed(160, 0.05, 0.1)
+    'A risk of at most 0.05 with confidence 0.9 needs 45 test images without an error; 160 may have 4.'
+    """
+    if alpha == 1:
+        return f"Any risk is allowed; {images} test images say how large that of the chosen plan is at most."
+    passing = (errors for errors in range(images, -1, -1) if p_value(errors, images, alpha) <= delta)
+    return (
+        f"A risk of at most {alpha:.3g} with confidence {1 - delta:.3g} needs {fewest_images(alpha, delta)} test "
+        f"images without an error; {images} may have {next(passing, 0)}."
+    )
 
 
 def choose(

@@ -7,7 +7,7 @@ from jaxprune.errors import UserError, quoted, unknown
 from jaxprune.tune.cost_table import Cost
 
 # The bounded costs, with their units.
-COSTS = {"latency": "ms", "throughput": "images/s", "memory": "MiB"}
+COSTS = {"latency": "ms", "throughput": "images/s", "speedup": "times the speed of dense", "memory": "MiB"}
 RISKS = ("agreement", "accuracy")
 KINDS = (*COSTS, *RISKS)
 
@@ -19,9 +19,9 @@ class Bound(NamedTuple):
     (0.05, 0.1)
 
     Attributes:
-      kind: an upper bound on "latency" in ms per batch or on "memory" in MiB besides weights and images, a lower bound
-        on "throughput" in images/s; or a lower bound on "agreement" with the dense network, an upper bound on lost
-        "accuracy", both in (0, 1).
+      kind: an upper bound on "latency" in ms per batch or on "memory" in MiB besides weights and images; a lower bound
+        on "throughput" in images/s or on the "speedup" over the dense network; a lower bound on "agreement" with the
+        dense network or an upper bound on lost "accuracy", both in (0, 1).
       value: the bound.
       alpha: with a bound on cost, the allowed risk; 0 allows any, and the safest plan within the bound is chosen.
     """
@@ -43,6 +43,10 @@ class Bound(NamedTuple):
                 raise UserError(f"The {name} of a bound, {quoted(getattr(self, name))}, is no number: use 0.95, say.")
         if self.on_cost and not self.value > 0:
             raise UserError(f"A bound of {self.value} on {self.kind} excludes every plan: give a number above 0.")
+        if self.kind == "speedup" and not self.value > 1:
+            raise UserError(
+                f"A speedup of {self.value} is no gain over the dense network: give more than 1, such as 2."
+            )
         if not self.on_cost and not 0 < self.value < 1:
             usual = 0.95 if self.kind == "agreement" else 0.01
             raise UserError(f"A bound of {self.value} on {self.kind} is not a fraction in (0, 1): use {usual}, say.")
@@ -64,8 +68,16 @@ class Bound(NamedTuple):
             return self.alpha or 1.0
         return round(1 - self.value, 12) if self.kind == "agreement" else self.value
 
+    def against(self, dense: Cost) -> "Bound":
+        """The same bound in the units of a cost: a speed-up is a latency relative to that of the dense network."""
+        return Bound("latency", 1000 * dense.seconds / self.value, self.alpha) if self.kind == "speedup" else self
+
     def holds(self, cost: Cost, batch_size: int, slack: float = 0.0) -> bool:
-        """Whether a cost exceeds the bound by no more than the share `slack`; True for a bound that is not on cost."""
+        """Whether a cost exceeds the bound by no more than the share `slack`; True for a bound that is not on cost.
+
+        A bound on the speed-up has to be compared `against` the dense network first.
+        """
+        assert self.kind != "speedup"
         if self.kind == "latency":
             return 1000 * cost.seconds <= self.value * (1 + slack)
         if self.kind == "throughput":
@@ -78,7 +90,7 @@ class Bound(NamedTuple):
 
     def __str__(self) -> str:
         if self.on_cost:
-            most = "at least" if self.kind == "throughput" else "at most"
+            most = "at least" if self.kind in ("throughput", "speedup") else "at most"
             return f"{self.kind} {most} {self.value:g} {COSTS[self.kind]}"
         if self.kind == "agreement":
             return f"agreement with the dense network of at least {self.value:.4g}"

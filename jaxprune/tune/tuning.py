@@ -1,5 +1,6 @@
 """Tunes a network to this device: the cheapest plan with bounded risk, or the safest plan with bounded cost."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
 from jaxprune.weights.fingerprint import fingerprint
 
 SLACK = 0.05  # relative error allowed for predictions
+_log = logging.getLogger(__name__)
 _FORMAT = 1  # version of the stored results; other versions are recomputed
 
 Show = Callable[[np.ndarray], Iterable[Batch]]  # indices of images -> batches with `image`, and `label`
@@ -76,24 +78,29 @@ def tune(
     settings = settings or Settings()
     show, count = (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
     _require_enough(count, bound.check(), settings)
+    _log.info("%s", pareto_testing.images_needed(count // 2, bound.risk, settings.delta))
     network = _Networks.of(model, settings, smaller)
     keep = (store or Store()).under(
         format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.sides, jax=jax.__version__
     )
     firsts = keep.arrays("copies", lambda: {"first": first_of_copies(show, count)}, images=count)["first"]
     halves = _halves(np.unique(firsts), count, bound, settings)
+    _log.info("Timing the blocks of the dense network and of %s on this device.", ", ".join(network.methods))
     table = _cost_table(network, settings, keep)
     errors = _Errors(network.dense, show, halves, bound, settings, mesh or parallel.mesh_from_text("data=-1"), keep)
+    _log.info("Estimating the risks of up to %d plans on %d images.", settings.limit, len(halves.first))
     plans, rejected = _searched(network, table, errors, bound, settings)
     counts = {plan.name: int(errors.estimate(plan).sum()) for plan in plans}
     risks = [counts[plan.name] / len(halves.first) for plan in plans]
     order = pareto_testing.front([bound.of(plan.cost) for plan in plans], risks) if plans else []
     front = [plans[index] for index in order]
+    _log.info("Timing whole networks in turns: the dense one, and some of %d plans that no other beats.", len(front))
     if bound.on_cost:
         finalists, timed = _timed_within(network, front, bound, settings, keep)
     else:
         finalists = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
         timed = _timed(network, finalists, settings, keep)
+    _log.info("Testing plans on %d other images.", len(halves.second))
     best, why, tests = _decision(finalists, timed, errors, bound, settings)
     if copies := count - len(halves.first) - len(halves.second):
         why += f" Of {count} images {copies} are copies or near copies of others, and were left out."
@@ -106,17 +113,9 @@ def tune(
         losses = errors.estimate(plan, share)
         estimated = predicted(plan.cost), timed.get(plan.name), int(losses.sum()), len(losses)
         rows.append(Row(plan.name, _gflops(plan.model), *estimated, tests.get(plan.name)))
-    return Tuned(
-        best.name if best else "",
-        best.model if best else network.dense,
-        why,
-        tuple(rows),
-        tuple(plan.name for plan in front),
-        table,
-        bound,
-        settings,
-        (len(halves.first), len(halves.second)),
-    )
+    name, tuned = (best.name, best.model) if best else ("", network.dense)
+    sizes = len(halves.first), len(halves.second)
+    return Tuned(name, tuned, why, tuple(rows), tuple(plan.name for plan in front), table, bound, settings, sizes)
 
 
 class _Halves(NamedTuple):
@@ -193,12 +192,13 @@ def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bo
     if not methods and not trained:
         raise UserError(f"The network can follow none of {', '.join(network.methods)}: name other methods.")
     trained_names = {plan.name for plan in trained}
-    dense = bound.of(table.predict(network.dense))
+    predicted = table.predict(network.dense)
+    dense, within = bound.of(predicted), bound.against(predicted)
     cost = lambda plan: bound.of(plan.cost)
 
     def pool(mixed: tuple[str, ...]) -> list[Candidate]:
         plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict)
-        allowed = lambda plan: cost(plan) < dense and bound.holds(plan.cost, settings.batch_size, SLACK)
+        allowed = lambda plan: cost(plan) < dense and within.holds(plan.cost, settings.batch_size, SLACK)
         return [plan for plan in plans if allowed(plan) and plan.name not in trained_names]
 
     if settings.exhaustive:
@@ -309,7 +309,7 @@ def _timed_within(
         plans, end = front[end : end + settings.most_tested], end + settings.most_tested
         timed |= _timed(network, plans, settings, store)
         costs = [Cost(timed[name][0].median, timed[name][1]) for name in (DENSE, *(plan.name for plan in plans))]
-        if any(bound.holds(cost, settings.batch_size) for cost in costs):
+        if any(bound.against(costs[0]).holds(cost, settings.batch_size) for cost in costs):
             break
     return front[:end], timed
 
@@ -323,13 +323,14 @@ def _decision(
       plans: of the front, from the safest to the cheapest.
     """
     cost = {name: Cost(seconds.median, megabytes) for name, (seconds, megabytes) in timed.items()}
-    if bound.on_cost and bound.holds(cost[DENSE], settings.batch_size):
+    within = bound.against(cost[DENSE])
+    if bound.on_cost and within.holds(cost[DENSE], settings.batch_size):
         return None, f"The dense network itself satisfies the bound: {bound}.", {}
-    fit = [plan for plan in plans if bound.holds(cost[plan.name], settings.batch_size)]
+    fit = [plan for plan in plans if within.holds(cost[plan.name], settings.batch_size)]
     fit = [plan for plan in fit if bound.of(cost[plan.name]) < bound.of(cost[DENSE])]
     if not fit:
-        within = f" and satisfies the bound, {bound}" if bound.on_cost else ""
-        return None, f"Nothing beats dense: no plan found is cheaper on this device{within}.", {}
+        also = f" and satisfies the bound, {bound}" if bound.on_cost else ""
+        return None, f"Nothing beats dense: no plan found is cheaper on this device{also}.", {}
     # For a bound on cost the safest is the best; cheaper plans need no test.
     tried = fit[:1] if bound.on_cost else fit
     sequence = pareto_testing.fixed_sequence(map(errors.test, tried), errors.tested, bound.risk, settings.delta)
@@ -356,9 +357,8 @@ def _gflops(model: Any) -> float:
 
 def _timing(settings: Settings) -> dict[str, Any]:
     """The settings that timings depend on."""
-    device = jax.devices()[0]
-    names = {"device": device.device_kind, "platform": device.platform}
-    return {"batch_size": settings.batch_size, "rounds": settings.rounds, **names}
+    device = {"device": jax.devices()[0].device_kind, "platform": jax.devices()[0].platform}
+    return {"batch_size": settings.batch_size, "rounds": settings.rounds, **device}
 
 
 def _batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:

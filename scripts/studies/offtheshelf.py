@@ -33,7 +33,6 @@ from jaxprune.evaluate.contestants import Runner, contestant
 from jaxprune.evaluate.forwards import pixels
 from jaxprune.measures.knn import knn_classes
 from jaxprune.measures.linear_head import LinearHead, fit_linear_head
-from jaxprune.nn.params import merge, split
 from jaxprune.reduction import DENSE
 from jaxprune.report import plots
 from jaxprune.train.progress import log_to_terminal
@@ -95,16 +94,15 @@ def batches(folder: ImageFolder, numbers: list[int], model: Any, batch_size: int
 
 def forward(model: Any) -> Forward:
     """Returns functions for `pooled`, the pooled features, and `patches`, the last map after the final norm."""
-    parts, record = split(model), model.preprocessing
+    record = model.preprocessing
 
-    def call(arrays: Any, batch: Any) -> dict[str, jax.Array]:
-        network = merge(parts.graph, arrays, {})
+    def call(network: Any, batch: Any) -> dict[str, jax.Array]:
         images = pixels(batch["image"], record)
         tokens, _ = network.forward_features(images)
         maps = network.forward_intermediates(images, 1, norm=True, output_fmt="NLC", intermediates_only=True)
         return {"pooled": network.pool(tokens), "patches": maps[0]}
 
-    return Forward(call, {**parts.params, **parts.rest})
+    return Forward.of(model, call)
 
 
 def features(

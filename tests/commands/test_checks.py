@@ -50,7 +50,6 @@ BAD = [
     (SMALL, "teacher", "nowhere"),
     (SMALL, "run", "nowhere"),
     (SMALL + ",method=topk", "reduction.keep_rate", NAN),
-    (SMALL + ",method=topk", "reduction.reduction_loc", ()),
     *((PRETRAIN, "mim.mask_ratio", value) for value in (0.0, 1.0, NAN)),
     (PRETRAIN, "mim.throw_ratio", -0.5),
     (PRETRAIN, "mim.name", "maee"),

@@ -132,7 +132,8 @@ def test_the_mlp_of_tecs_cls_token_goes_on_learning(tmp_path):
     commands.find("pretrain")(main.load_config(f"{CONFIGS}/mim/tec.py:smoke"), tmp_path / "pretrained")
     pretrained = load_model(tmp_path / "pretrained")
     config = main.load_config(f"{CONFIGS}/mim/imagenet_finetune.py:smoke,framework=tec,after=mae-300")
-    assert (config.optimizer.layer_decay, config.optimizer.warmup_epochs) == (0.65, 0.5)  # of a smoke run: half an epoch
+    # Of a smoke run: half an epoch.
+    assert (config.optimizer.layer_decay, config.optimizer.warmup_epochs) == (0.65, 0.5)
     config.update(run=str(tmp_path / "pretrained"), optimizer={"base_lr": 1e-9, "min_lr": 0.0})
     commands.find("finetune")(config, tmp_path / "finetuned")
     model = load_model(tmp_path / "finetuned")

@@ -11,6 +11,7 @@ from jaxprune.data.loader import eval_batches, train_batches
 from jaxprune.data.memory import InMemory
 from jaxprune.data.scenes import Scenes
 from jaxprune.data.source_factory import create_source
+from jaxprune.data.transform import Transform
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 
@@ -163,3 +164,17 @@ def test_a_source_that_turns_photographs_otherwise_is_refused(folder, batches):
         assert next(iter(batches(source, batch_size=4, preprocessing=of(16, exif=False), **options)))
         with pytest.raises(UserError, match="exif=False, but the network's preprocessing has exif=True: open"):
             batches(source, batch_size=4, preprocessing=of(16), **options)
+
+
+def test_a_bordered_crop_shifts_the_image_by_at_most_its_border(held):
+    image = np.arange(2 * 9 * 3, dtype=np.uint8).reshape(1, 18, 3).repeat(6, 0)  # columns differ, of 3 × the width
+    preprocessing, seen = of(6, interpolation="bilinear"), set()
+    transform = Transform(preprocessing, random=True, border=2)
+    padded = np.pad(image, ((2, 2), (2, 2), (0, 0)), "reflect")
+    places = {padded[:6, left : left + 6].tobytes(): left for left in range(17)}
+    for seed in range(80):
+        crop = transform(image, np.random.default_rng(seed))
+        seen.add(places[crop.tobytes()])
+    assert {0, 16} <= seen and len(seen) > 12
+    batch = next(train_batches(held, batch_size=4, preprocessing=of(16), seed=0, crop="random_bordered"))
+    assert batch["image"].shape == (4, 16, 16, 3)

@@ -315,3 +315,13 @@ def test_its_parts_say_what_they_are():
     assert "encoder blocks 0, 2, 3 (from 0) predict histograms of oriented gradients at 3 scales" in model.summary()
     with pytest.raises(UserError, match="LocalMIM reconstructs with a LevelDecoders, which cannot leave out a patch"):
         pseudo_labels(model, jnp.zeros((2, 32, 32, 3)), key=jax.random.key(0))
+
+
+def test_convolutions_begin_as_pytorch_begins_them():
+    model = mim.create("localmim", **{**SMALL, "decoder_embed_dim": 32}, rngs=nnx.Rngs(0))
+    for decoder in model.decoder.levels:
+        inputs = decoder.pred.kernel.shape[0]
+        layers = [(decoder.pred, inputs), *((up, up.kernel.shape[1]) for up in decoder.up)]
+        for layer, count in layers:
+            for array in (layer.kernel[...], layer.bias[...]):
+                assert 0.5 < np.abs(array).max() * count**0.5 <= 1 and array.min() < 0 < array.max()

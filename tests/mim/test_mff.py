@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 from support import assert_gradients, autoencoder_sizes, golden, nhwc, quick_compile, ratio_of, weights
 
-from jaxprune import checkpoints, mim
+from jaxprune import checkpoints, main, mim
 from jaxprune.errors import UserError
 from jaxprune.mim.mff import default_indices
 from jaxprune.nn.params import merge, split, variables
@@ -165,3 +165,12 @@ def test_it_has_the_arguments_of_mae():
     assert model.target.name == "pixels" and model.encoder.num_prefix_tokens == 3
     assert set(variables(model)) > {"fusion.proj_weights", "encoder.reg_token"}
     assert model.summary().startswith("MFF, which fuses encoder blocks 0, 1, 2, 3")
+
+
+def test_its_blocks_depend_on_the_epochs_as_published():
+    load = lambda epochs: main.load_config(f"configs/mim/mff.py:epochs={epochs}")
+    assert [load(epochs).mim.indices for epochs in (300, 800)] == [(1, 3, 5, 7, 9, 11), (0, 2, 4, 6, 8, 11)]
+    data = load(300).data
+    assert (data.crop, data.interpolation) == ("random_bordered", "bilinear")
+    with pytest.raises(UserError, match="300, 800"):
+        load(100)

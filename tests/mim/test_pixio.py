@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import quick_compile
+from support import quick_compile, quickly
 
 from jaxprune import checkpoints, main, mim
 from jaxprune.errors import UserError
@@ -76,6 +76,18 @@ def test_everything_learns_under_pr_mim_too():
     np.testing.assert_array_equal(aux.thrown.sum(1), [32, 32])
     blocks = np.asarray(aux.masked).reshape(2, 4, 2, 4, 2).transpose(0, 1, 3, 2, 4).reshape(2, 16, 4)
     assert (blocks.all(2) | ~blocks.any(2)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mae", "mff"])
+def test_drop_path_is_on_only_in_training(name):
+    make = lambda rate: mim.create(name, **{**SMALL, "depth": 3}, drop_path_rate=rate, rngs=nnx.Rngs(0))
+    images, key = jax.random.normal(jax.random.key(0), (4, 32, 32, 3)), jax.random.key(1)
+    train = lambda model, key: quickly(model, lambda model, images, key: model.training_loss(images, key))(images, key)
+    evaluate = lambda model, key: quickly(model, lambda model, images, key: model(images, key=key)[0])(images, key)
+    still, dropping = make(0.0), make(0.5)
+    assert train(still, key) == evaluate(still, key) == evaluate(dropping, key)
+    assert train(dropping, key) == train(dropping, key) != evaluate(dropping, jax.random.split(key)[0])
 
 
 def test_learned_positions_are_saved_with_the_weights():

@@ -18,7 +18,7 @@ from support import (
     weights,
 )
 
-from jaxprune import checkpoints, mim, models
+from jaxprune import checkpoints, main, mim, models
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.block_masker import BlockMasker
 from jaxprune.mim.simmim import default_mask_patch
@@ -395,3 +395,18 @@ def test_training_drops_paths():
     train = quickly(model, lambda model, images, key: model.training_loss(images, key))(images, key)
     plain = quickly(model, lambda model, images, key: model(images, key=key)[0])(images, mask_key)
     assert train != plain and np.isfinite(train)
+
+
+def test_initial_values_are_cut_at_one_standard_deviation_in_a_vit_only():
+    sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 128, "mask_patch": 8, "rngs": nnx.Rngs(0)}
+    vit = mim.create("simmim", depth=1, num_heads=2, pos_embed="learn", **sizes)
+    swin = mim.create("simmim", encoder="swin", depths=(1, 1), num_heads=2, window_size=4, **sizes)
+    for table in (vit.mask_token, vit.encoder.cls_token, vit.encoder.pos_embed):
+        assert 0.01 < np.abs(table[...]).max() <= 0.02 and np.abs(table[...].std() - 0.0108) < 2e-3
+    assert np.abs(swin.mask_token[...]).max() > 0.03
+
+
+def test_its_crops_are_resized_bilinearly_as_published():
+    load = lambda text: main.load_config(f"configs/mim/{text}").data.interpolation
+    assert [load(f"simmim.py:encoder={encoder}") for encoder in ("vit", "swin")] == ["bilinear"] * 2
+    assert [load(f"amt.py:base={base}") for base in ("simmim", "mae")] == ["bilinear", "bicubic"]

@@ -3,13 +3,14 @@
 import math
 
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from support import quickly
 
-from jaxprune import models, reduction
+from jaxprune import models, reduction, scoring
 from jaxprune.checkpoints import load_pretrained
 from jaxprune.errors import UserError
 from jaxprune.nn.params import unfilled, variables
@@ -104,3 +105,23 @@ def test_plans_are_refused():
     fast = reduction.apply(network(), reduction.Plan("topk", keep_rate=0.5, reduction_loc=(1,)))
     with pytest.raises(UserError, match="choose their own queries"):
         fast(jnp.zeros((1, 64, 32, 3)))
+
+
+def test_its_scorer_draws_gumbel_noise_with_a_key():
+    model = network()
+    for block_ in model.blocks:
+        block_.router.kernel[...] = block_.router.kernel[...] * 0.01  # so that the noise decides
+    scorer = scoring.create("dge", proposal=model, grid=GRID)
+    images = jnp.asarray(np.random.default_rng(1).normal(size=(2, *SIZES["img_size"], 3)), jnp.float32)
+    score = quickly(scorer, lambda scorer, images, key: scorer(images, key=key))
+    first, again, second = (score(images, jax.random.key(seed)) for seed in (0, 0, 1))
+    chex.assert_trees_all_equal(first, again)
+    assert np.abs(first - second).max() > 1e-3
+    in_training = quickly(
+        model,
+        lambda model, images, key: (
+            model.run_blocks(images, taps={1: frozenset({"keys"})}, train=True, key=key).output().attended[1].keys
+        ),
+    )
+    keys = in_training(images, jax.random.key(0))
+    chex.assert_trees_all_close(scorer.agreement(keys, GRID), first, rtol=1e-4)

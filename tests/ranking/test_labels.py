@@ -283,6 +283,8 @@ def test_half_precision_gives_nearly_the_same_labels():
     ("options", "message"),
     [
         ({"removal": "delet"}, "Did you mean 'delete'"),
+        ({"metric": "l2"}, "Did you mean 'l1'"),
+        ({"metric": "ssim"}, "use removal='attention'"),
         ({"over": "most"}, "Choose one of: all, masked"),
         ({"throw_ratio": 0.75}, "would throw 27 of the 27 patches"),
         ({"throw_ratio": 0.5}, "first="),

@@ -15,7 +15,8 @@ from jaxprune.tune.tuned import SMALLER, Row, Tuned
 
 SAFE, CHEAP, CHEAPEST = (f"topk@{place}:keep_rate={rate}" for place, rate in ((3, 0.8), (3, 0.5), (1, 0.5)))
 # Errors in 100 test images, the safest first, for a risk of at most .1 with confidence .9: at most 5 pass.
-SAFE_TEST, CHEAP_TEST, CHEAPEST_TEST = fixed_sequence([1, 5, 9], 100, 0.1, 0.1)
+SAFE_TEST, CHEAP_TEST = fixed_sequence([1, 5], 100, 0.1, 0.1)
+CHEAPEST_TEST = fixed_sequence([1, 5, 9], 100, 0.1, 0.1)[-1]
 BLOCKS = ((Part(0, "plain", "", 17, 17, 200), Cost(0.002, 1.5)), (Part(0, "topk", "cls", 17, 9, 150), Cost(0.001, 1.0)))
 
 
@@ -49,7 +50,7 @@ def test_plans_are_listed_with_cost_risk_and_test(part_of):
         "dense |  |  | 4 | 200 | 40 |  | 8 | 0 (0–0.037) | 100 |  |  |  | ",
         "next smaller, dense |  |  | 1 | 400 | 20 |  | 8 |  |  |  |  |  | ",
         "topk@3:keep_rate=0.8 |  | yes | 3 | 267 | 30 | 33 | 8 | 0.02 (0.0055–0.07) | 100 | 1 of 100 | 0.000322 | "
-        "0.0383 | yes",
+        "0.0908 | yes",
         "topk@3:keep_rate=0.5 | yes | yes | 2.5 | 320 | 25 | 24.5 | 8 | 0.05 (0.0215–0.112) | 100 | 5 of 100 | "
         "0.0576 | 0.0908 | yes",
         "topk@1:keep_rate=0.5 |  |  | 1.5 | 500 * |  | 16 | 6 | 0.4 (0.234–0.593) | 25 |  |  |  | ",
@@ -72,7 +73,9 @@ def test_the_choice_is_explained(part_of):
         "plan does not agree with the dense network, estimated on n of 100 images: on a part of them if that already "
         "showed it to be too large, or another plan to be better. Plans of the front were tested in turn, the safest "
         "first, on 100 other, independent images (Pareto Testing). A plan is certified if so few errors would have a "
-        "probability of at most 0.1 at the allowed risk."
+        'probability of at most 0.1 at the allowed risk. The limits in "risk at most" hold for all tested plans '
+        "together with confidence 0.9, hence for the chosen one. Other bounds that are tested on these images can fail "
+        "too: their probabilities add up."
     )
     # Predictions are off by 10 % and 2 %.
     assert times == (

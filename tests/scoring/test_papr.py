@@ -1,6 +1,9 @@
 """PaPr's selection against its published rule, on images and on video."""
 
+import functools
+
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -119,3 +122,13 @@ def test_a_network_of_images_scores_no_clips():
         scoring.create("papr", proposal=of_images, grid=(8, 14, 14))
     with pytest.raises(UserError, match="scores images, and its X3D reads clips"):
         scoring.create("papr", proposal=of_clips, grid=(14, 14))
+
+
+def test_the_proposal_reads_the_pruned_networks_input_as_published():
+    images = jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
+    convnet = models.create("resnet18", layers=(1, 1), width=4, num_classes=0, rngs=nnx.Rngs(0))
+    create = functools.partial(scoring.create, "papr", proposal=convnet, grid=(4, 4))
+    of_vit = ((0.5,) * 3, (0.5,) * 3)
+    as_published = create(normalised=of_vit, convert=False)
+    chex.assert_trees_all_equal(as_published(images), create()(images))
+    assert np.abs(create(normalised=of_vit)(images) - as_published(images)).max() > 1e-3

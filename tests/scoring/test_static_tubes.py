@@ -1,11 +1,14 @@
-"""Static tubes against the rule of Run-Length Tokenization, by hand."""
+"""Static tubes against Run-Length Tokenization: the published code, and its rule by hand."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from published_models import config_of
+from support import golden, golden_names
 
 from jaxprune import scoring
 from jaxprune.errors import UserError
+from jaxprune.scoring.static_tubes import run_lengths
 
 FRAMES, SIDE, GRID = 6, 8, (3, 2, 2)
 CLIPS = np.random.default_rng(0).uniform(size=(2, FRAMES, SIDE, SIDE, 3)).astype(np.float32)
@@ -30,6 +33,25 @@ def test_a_tube_scores_its_change(compare):
     np.testing.assert_allclose(scores[:, 0] - expected.max((1, 2, 3))[:, None, None], expected.mean(1), rtol=1e-4)
     keeps = np.asarray(scorer.changed(jnp.asarray(CLIPS), 0.33)).reshape(2, *GRID)
     np.testing.assert_array_equal(keeps, np.concatenate([np.ones((2, 1, 2, 2), bool), expected > 0.33], 1))
+
+
+@pytest.mark.parametrize("name", golden_names("newer/rlt_*"))
+def test_the_published_threshold_and_run_lengths(name):
+    file = golden(name)
+    config = config_of(file)
+    grid = tuple(config["grid"])
+    clips = jnp.asarray(file["clip"].transpose(0, 2, 3, 4, 1))
+    assert clips.shape[1:4] == (grid[0] * config["tubelet"], *(side * config["patch"] for side in grid[1:]))
+    kept = scoring.create("static_tubes", grid=grid).changed(clips, config["threshold"])
+    np.testing.assert_array_equal(kept, file["mask"])
+    np.testing.assert_array_equal(kept.sum(1), file["counts"])
+    # The published lengths run over time last, unlike the tokens.
+    by_place = lambda values: np.asarray(values).reshape(-1, *grid).transpose(0, 2, 3, 1).ravel()
+    lengths = run_lengths(kept, grid)
+    np.testing.assert_array_equal(by_place(lengths)[by_place(kept)], file["lengths"])
+    np.testing.assert_array_equal(file["lengths_batch"], file["lengths"])
+    # The tubelets that a place stands for in all are those of the clip.
+    np.testing.assert_array_equal(np.asarray(lengths).reshape(-1, *grid).sum(1), grid[0])
 
 
 def test_tubes_of_a_still_place_go_first():

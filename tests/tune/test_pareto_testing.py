@@ -80,6 +80,27 @@ def test_violations_over_a_thousand_splits_stay_below_delta(alpha, delta):
     assert none < splits / 2 and wrong / splits > delta / 10
 
 
+def test_the_limits_of_all_tested_plans_hold_together():
+    """Over plans of equal risk, the limit of the one that is chosen; some plan's own limit fails more often than δ."""
+    rng, alpha, delta, images = np.random.default_rng(0), 0.2, 0.1, 300
+    risk, wrong, alone, trials = 0.1, 0, 0, 2000
+    for _ in range(trials):
+        errors = rng.binomial(images, risk, 3)
+        tests = pareto_testing.fixed_sequence(errors, images, alpha, delta)
+        wrong += any(risk > test.limit for test in tests)
+        alone += any(risk > pareto_testing.risk_limit(int(count), images, delta) for count in errors)
+    assert alone / trials > 1.5 * delta  # what the limits of single plans would claim
+    assert wrong / trials <= delta
+
+
+def test_behind_a_failure_the_limit_of_a_certified_plan_is_the_allowed_risk():
+    first, failed = pareto_testing.fixed_sequence([0, 30], 100, 0.1, 0.1)
+    assert first.passed and first.limit == 0.1 and not failed.passed
+    assert failed.limit == pareto_testing.risk_limit(30, 100, 0.1)
+    both = pareto_testing.fixed_sequence([0, 3], 100, 0.1, 0.1)
+    assert [test.limit for test in both] == [pareto_testing.risk_limit(3, 100, 0.1)] * 2
+
+
 def test_the_error_of_a_single_plan_just_above_alpha_is_the_binomials():
     passes = [e for e in range(301) if pareto_testing.fixed_sequence([e], 300, 0.1, 0.1)[0].passed]
     assert stats.binom.cdf(max(passes), 300, 0.1) <= 0.1 < stats.binom.cdf(max(passes) + 1, 300, 0.1)

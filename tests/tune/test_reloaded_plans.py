@@ -44,9 +44,10 @@ def test_every_candidate_is_reloaded_from_its_text_in_a_fresh_process(tmp_path):
     checkpoints.save_model(model, tmp_path / "dense.safetensors")
     expected = {}
     for method in default_methods():
-        (candidate,) = candidates(model, (method,), [(1, 2)], [0.5], lambda network: Cost(1.0, 1.0))
-        (tmp_path / f"{method}.txt").write_text(f"{candidate.name}\n")
-        expected[method] = logits_of(candidate.model, images)
+        for candidate in candidates(model, (method,), [(1, 2)], [0.5], lambda network: Cost(1.0, 1.0)):
+            (tmp_path / f"{method}.txt").write_text(f"{candidate.name}\n")
+            expected[method] = logits_of(candidate.model, images)
+    assert set(METHODS) <= set(expected)
     env = {**os.environ, "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", RELOAD, str(tmp_path)], check=True, env=env, timeout=300)
     for method, logits in expected.items():

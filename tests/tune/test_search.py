@@ -108,6 +108,10 @@ def test_bounds_hold_or_do_not():
     assert Bound("throughput", 400.0).holds(cost, 8) and not Bound("throughput", 401.0).holds(cost, 8)
     assert Bound("memory", 100.0).holds(cost, 8) and not Bound("memory", 99.0).holds(cost, 8)
     assert Bound("accuracy", 0.02).risk == 0.02 and Bound("agreement", 0.97).risk == 0.03
+    twice = Bound("speedup", 2.0)
+    assert twice.against(Cost(0.05, 0.0)).holds(cost, 8) and not twice.against(Cost(0.03, 0.0)).holds(cost, 8)
+    assert twice.on_cost and twice.risk == 1.0 and str(twice) == "speedup at least 2 times the speed of dense"
+    assert Bound("latency", 5.0).against(cost) == Bound("latency", 5.0)
     assert Bound("latency", 5.0).risk == 1.0 and Bound("latency", 5.0).of(cost) == 0.02
     assert Bound("memory", 5.0).of(cost) == 100.0
 
@@ -119,6 +123,7 @@ def test_bounds_hold_or_do_not():
         (Bound("agreement", 95.0), "is not a fraction"),
         (Bound("accuracy", 0.0), "is not a fraction"),
         (Bound("latency", 0.0), "above 0"),
+        (Bound("speedup", 1.0), "more than 1, such as 2"),
         (Bound("latency", 5.0, alpha=1.5), "alpha=1.5"),
         (Bound("agreement", 0.9, alpha=0.1), "leave alpha"),
     ],

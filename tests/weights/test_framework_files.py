@@ -22,6 +22,7 @@ FILES = {
     "crossmae": ({**VIT, **DECODER}, {"name": "vit", **VIT, "pos_embed": "sincos"}),
     "localmim": ({**VIT, **DECODER}, {"name": "vit", **VIT, "pos_embed": "sincos"}),
     "tec": ({**VIT, **DECODER, "num_queries": 3}, {"name": "vit", **VIT, "pos_embed": "sincos"}),
+    "distil": (VIT, {"name": "vit", **VIT}),
     "simmim": ({**VIT, "mask_patch": 8}, {"name": "vit", **VIT, **BEIT}),
     "greenmim": ({**SWIN, **DECODER}, {"name": "swin", **SWIN, "norm_eps": 1e-6}),
 }

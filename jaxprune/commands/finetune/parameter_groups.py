@@ -9,15 +9,26 @@ import optax
 from jaxprune import reduction
 from jaxprune.commands.shared.training import Training, build_optimizer, learning_rate
 from jaxprune.config import Config
+from jaxprune.models.convnet import ConvNet
 from jaxprune.nn import Host
 from jaxprune.train import optimizer
 
 # Parameters with the full rate if the backbone has its own ("Which Tokens to Use?", supplement B).
-_NEW = ("head.*", "head_dist.*", "pos_embed*", "patch_embed.*", "stem.*", "*.reducer.*")
+_NEW = (
+    "head.*",
+    "head_dist.*",
+    "pos_embed*",
+    "patch_embed.*",
+    "stem.*",
+    "*.reducer.*",
+    "fc.*",
+    "linear.*",
+    "classifier.*",
+)
 
 
 def grouped_optimizer(
-    config: Config, params: dict[str, Any], model: Host, training: Training
+    config: Config, params: dict[str, Any], model: Host | ConvNet, training: Training
 ) -> optax.GradientTransformation:
     """Builds the optimizer of `config.optimizer` and `config.trainable_blocks`.
 
@@ -29,7 +40,7 @@ def grouped_optimizer(
     settings = config.optimizer
     # A trained scorer counts as before the first layer.
     layers = model.parameter_layers(params) | {name: 0 for name in params if name.startswith("pruner.")}
-    depth = len(model.sites())
+    depth = len(model.sites()) if isinstance(model, Host) else 0
     scales = optimizer.layer_scales(layers, depth, settings.layer_decay)
     frozen = optimizer.frozen_names(layers, depth, config.trainable_blocks)
     grouped = build_optimizer(
@@ -38,15 +49,17 @@ def grouped_optimizer(
         params,
         exempt=model.no_decay,
         layer_scales=scales if settings.limits_decay else None,
-        schedules=_schedules(config, scales, training) or None,
+        schedules=_schedules(config, scales, model, training) or None,
         frozen=frozen,
     )
     trained = lambda name: not any(fnmatchcase(name, pattern) for pattern in frozen)
-    constraints = reduction.constraints(model)
+    constraints = reduction.constraints(model) if isinstance(model, Host) else {}
     return optimizer.with_constraints(grouped, {name: constraints[name] for name in constraints if trained(name)})
 
 
-def _schedules(config: Config, scales: dict[str, float], training: Training) -> dict[str, optimizer.Schedule]:
+def _schedules(
+    config: Config, scales: dict[str, float], model: Host | ConvNet, training: Training
+) -> dict[str, optimizer.Schedule]:
     """The schedules of the parameters that do not follow the run's own, scaled by layer; by name.
 
     Args:
@@ -61,9 +74,10 @@ def _schedules(config: Config, scales: dict[str, float], training: Training) -> 
         return optimizer.frozen_until(rates, frozen_steps) if pretrained else rates
 
     by_name = {}
+    new_names = (*_NEW, *(f"{part}*" for part in model.classifier_parts if part != "fc_norm."))
     apart = settings.backbone_scale != 1.0 or bool(settings.freeze_epochs)
     for name, scale in scales.items():
-        pretrained = apart and not any(fnmatchcase(name, new) for new in _NEW)
+        pretrained = apart and not any(fnmatchcase(name, new) for new in new_names)
         if pretrained or not settings.limits_decay:
             by_name[name] = schedule(1.0 if settings.limits_decay else scale, pretrained)
     return by_name

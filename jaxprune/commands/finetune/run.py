@@ -17,6 +17,8 @@ from jaxprune.commands.shared.training import Training, begin, interrupted
 from jaxprune.config import Config
 from jaxprune.data.augment import augment
 from jaxprune.evaluate.collectors import held_out
+from jaxprune.models.convnet import ConvNet
+from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.open import initialise
 from jaxprune.train.keep_rate import KeepRateWarmUp
@@ -49,16 +51,19 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if config.keep_rate_warmup.epochs:
         under = lambda plan: _loss_fn(config, reduction.apply(model, plan, scorer=scorer), teacher)
         loss_fn = KeepRateWarmUp(plan, training.steps.per_epoch, config.keep_rate_warmup, under)
+    # A transformer's other arrays do not change; a ConvNet's batch statistics do.
+    running = parts.rest if isinstance(model, ConvNet) else {}
     logits = held_out.logits(parts, config.data.mean, config.data.std)
     call = logits if several else held_out.single_label(logits)
 
-    def measure(params: dict[str, jax.Array]) -> dict[str, float]:
-        return held_out.measure(call, params, training.held_out_batches(), training.mesh, several=several)
+    def measure(params: dict[str, jax.Array], state: TrainState) -> dict[str, float]:
+        arrays = {**params, **state.extra.get(BATCH_STATS, {})}
+        return held_out.measure(call, arrays, training.held_out_batches(), training.mesh, several=several)
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
-        metrics = measure(state.params)
+        metrics = measure(state.params, state)
         if EMA in state.extra:
-            metrics |= {f"ema_{name}": value for name, value in measure(state.extra[EMA]).items()}
+            metrics |= {f"ema_{name}": value for name, value in measure(state.extra[EMA], state).items()}
         writer.metrics(step, "eval", metrics)
 
     result = training.fit(
@@ -68,6 +73,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         [training.every(config.eval_every, evaluate)],
         ema_decay=config.ema_decay,
         fixed={"teacher": teacher.params} if teacher else None,
+        keepers=(RunningStats(running),) if running else (),
     )
     if stopped := interrupted(result):
         return stopped
@@ -85,11 +91,14 @@ def _loss_fn(config: Config, model: Any, teacher: Split | None) -> LossFn:
     def loss_fn(params, batch, key):
         augment_key, model_key = jax.random.split(key)
         images, targets = augment(augment_key, batch["image"], batch["label"], **options)
-        logits, aux = merge(parts.graph, params, parts.rest)(images, train=True, key=model_key)
+        network = merge(parts.graph, params, parts.rest)
+        logits, aux = network(images, train=True, key=model_key)
         teacher_outputs = answers(teacher, batch[FIXED]["teacher"], images) if teacher else None
         loss, shares = criterion(reducers, logits, aux, targets, teacher_outputs)
         if criterion.classes != ASYMMETRIC:
             shares["accuracy"] = (logits.argmax(-1) == targets.argmax(-1)).mean()
+        if isinstance(model, ConvNet):
+            shares[BATCH_STATS] = batch_stats(split(network).rest, parts.rest)
         return loss, shares
 
     return loss_fn

@@ -40,7 +40,9 @@ class Reduction:
 
     method: str = setting("", "a token-reduction method; empty: the dense network")
     keep_rate: float | tuple[float, ...] = setting(ABSENT, "share of the patches that a step keeps")
-    reduction_loc: tuple[int, ...] = setting(ABSENT, "blocks that reduce")
+    reduction_loc: tuple[int, ...] = setting(
+        ABSENT, "blocks that reduce; empty: after a quarter, a half, three quarters"
+    )
 
 
 @record()
@@ -70,7 +72,7 @@ class Settings(groups.Recipe):
     trainable_blocks: int = number(-1, "last blocks to train, with norm and head; -1: all", at_least=-1, free=True)
     loss: str = choice(CROSS_ENTROPY, 'or "asymmetric", for images of several classes', (CROSS_ENTROPY, ASYMMETRIC))
     ema_decay: float = number(0.0, "decay of averaged parameters, evaluated too; 0: none", at_least=0, below=1)
-    reduction: Reduction = Reduction(keep_rate=0.7, reduction_loc=(3, 6, 9))
+    reduction: Reduction = Reduction(keep_rate=0.7, reduction_loc=())
     scorer: str = inspection.scorer_text("", 'of from_scores: "ltrp:run=RUN", "papr", … as in configs/score.py')
     keep_rate_warmup: KeepRateWarmUp = KeepRateWarmUp()
     teacher: str = path("", "the run directory of a dense classifier to distil from")
@@ -144,6 +146,8 @@ def plan_of(config: Config) -> Plan | None:
         arguments.pop("reduction_loc", None)  # it prunes before the first block
     if not arguments["method"]:
         return None
+    if not arguments.get("reduction_loc", True):
+        del arguments["reduction_loc"]  # the default places
     plan = Plan(**arguments)
     # What works off the shelf has its trained form in training, unless the config says otherwise.
     return plan if plan.reducer_class.off_the_shelf in arguments else plan.with_parameters()

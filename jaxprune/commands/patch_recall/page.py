@@ -130,7 +130,6 @@ def describe(
     """Adds recall and pictures to a section of a report.
 
     Args:
-      section: the section.
       rows: what `recall_table` returned.
       view: the images.
       ranks: by scorer; see `Ranks`.

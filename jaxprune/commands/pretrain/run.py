@@ -16,9 +16,13 @@ from jaxprune.commands.shared import inputs
 from jaxprune.commands.shared.training import Training, begin, build_optimizer, interrupted
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
+from jaxprune.data.sample import Sample
+from jaxprune.errors import UserError
 from jaxprune.evaluate import Averages, run_over
 from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.mim.parts.base import STORED
+from jaxprune.mim.parts.host_masks import HostMasks
+from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.open import Origin, named, open_network
 from jaxprune.train.state import TrainState
@@ -26,6 +30,7 @@ from jaxprune.train.step import FIXED, KEPT, LossFn
 from jaxprune.train.writer import Writer
 
 PICTURES = 6
+PICTURED = 8  # times as many images are read, to find some of other classes
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -39,7 +44,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     write_card(workdir, model, fixed={name: a for name, a in parts.rest.items() if name.startswith(STORED)})
     # Passed as arguments to every step, not as constants: a teacher is large.
     fixed = parallel.replicate(training.mesh, parts.rest)
-    preprocessing, pictured = model.preprocessing, next(iter(training.held_out_batches()))["image"][:PICTURES]
+    sample = Sample(training.held_out, min(PICTURED * PICTURES, len(training.held_out)))
+    preprocessing, pictured = (
+        model.preprocessing,
+        reconstruction.one_per_class(inputs.eval_batches(config, sample), PICTURES),
+    )
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
         arrays = {"params": state.params, "fixed": fixed}
@@ -61,6 +70,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         [training.every(config.picture_every, draw), training.every(config.eval_every, evaluate)],
         fixed=fixed,
         keepers=model.keepers(training.steps.per_epoch),
+        beside=_masks_on_host(model) if config.masks_on_host else None,
     )
     return interrupted(result) or training.conclude(training.outcome(result), describe)
 
@@ -83,15 +93,33 @@ def _loss_fn(config: Config, parts: Split, phase: dict[str, Any]) -> LossFn:
         flip_key, mask_key = jax.random.split(key)
         images = random_flip(flip_key, batch["image"]) if config.flip else batch["image"]
         model = merge(parts.graph, params, batch.get(FIXED, {}))
-        return model.training_loss(inputs.normalized(config, images), mask_key, **phase, **batch.get(KEPT, {})), {}
+        drawn = {name: batch[name] for name in ("noise", "retained") if name in batch}
+        call = {**phase, **batch.get(KEPT, {}), **drawn}
+        return model.training_loss(inputs.normalized(config, images), mask_key, **call), {}
 
     return loss_fn
+
+
+def _masks_on_host(model: Any) -> HostMasks:
+    """Draws a framework's masks for data workers.
+
+    Raises:
+      UserError: its masks depend on the batch or on the encoder, or there is no furthest point sampling.
+    """
+    masks = None if model.keepers(1) else model.masker.on_host()
+    if masks is None:
+        raise UserError(
+            f"masks_on_host=True is for random masks with retain='furthest' and a throw_ratio above 0, unlike those of "
+            f"this {type(model).__name__}: set masks_on_host=False."
+        )
+    return masks
 
 
 def arguments_of(config: Config) -> dict[str, Any]:
     """Returns `config.mim` with its networks, which the config specifies separately, opened.
 
-    A network with another patch size is opened at the image size that gives as many patches as the framework has.
+    A vision transformer with another patch size is opened at the image size that gives as many patches as the framework
+    has.
 
     Raises:
       UserError: a file cannot be read, or belongs to another network.
@@ -111,7 +139,7 @@ def arguments_of(config: Config) -> dict[str, Any]:
 
 def _opened(origin: Origin, grid: tuple[int, int]) -> Any:
     network = open_network(origin)
-    if getattr(network, "grid", grid) == grid:
+    if not isinstance(network, VisionTransformer) or network.grid == grid:
         return network
     height, width = (cells * side for cells, side in zip(grid, network.patch_embed.patch_size, strict=True))
     return open_network(origin, img_size=(height, width))

@@ -58,6 +58,7 @@ class Settings(groups.Recipe):
     TOGETHER = True
 
     mim: Framework = PR_MIM
+    masks_on_host: bool = setting(False, "draw furthest-point masks in the data workers (PR-MIM Sec. 3.2)", free=True)
     optimizer: groups.Optimizer = groups.Optimizer(base_lr=1.5e-4, warmup_epochs=40.0)
     flip: bool = setting(True, "horizontal flips")
     picture_every: int = number(500, "steps between reconstructions; 0: only at the end", at_least=0, free=True)

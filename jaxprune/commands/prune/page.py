@@ -160,7 +160,6 @@ def describe(
     """Adds the results to a section of a report.
 
     Args:
-      section: the section.
       setting: what was pruned.
       rows: what `pruning.accuracies` returned.
       summary: what `by_scorer` returned.

@@ -34,7 +34,6 @@ def describe(
     """Adds both studies to a section of a report; returns the rows of the second.
 
     Args:
-      section: the section.
       setting: what was pruned, and how.
       pruned: what `pruning.measure` returned.
       overlap: what `overlaps` returned.

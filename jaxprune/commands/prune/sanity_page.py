@@ -93,7 +93,6 @@ def describe(section: Section, rows: Table[SanityRow], cascades: Table[CascadeRo
     """Adds the checks to a section of a report.
 
     Args:
-      section: the section.
       rows: what `summary` returned.
       cascades: what `cascade_rows` returned.
     """

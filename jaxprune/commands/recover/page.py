@@ -61,8 +61,8 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
         curves = {name: curve for name, curve in curves.items() if len(curve[0]) > 1}
         if curves:
             plot = plots.line_plot(curves, xlabel="step", ylabel=measure)
-            what = {"agreement": "predictions", "cosine": "features"}[measure]
-            section.figure(plot, f"Likeness of the {what} to the dense network's, on the images to choose by.")
+            subject = {"agreement": "predictions", "cosine": "features"}[measure]
+            section.figure(plot, f"Likeness of the {subject} to the dense network's, on the images to choose by.")
 
 
 def _curve(folder: Path, measure: str) -> tuple[list[float], list[float]]:

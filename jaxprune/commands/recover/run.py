@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,8 @@ from jaxprune.recover.compare import Judge, Opinion, Replies, Row
 from jaxprune.recover.healing import set_aside
 from jaxprune.recover.rivals import CHANGES, rival
 from jaxprune.reduction import DENSE
-from jaxprune.report import Report
 from jaxprune.report.table import Table
+from jaxprune.text import file_name
 from jaxprune.train import workdir as workdirs
 from jaxprune.weights.fingerprint import fingerprint
 
@@ -47,21 +49,20 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     students, train, test = _students(config, teacher), inputs.source(config, "train"), inputs.source(config, "eval")
     healed: dict[str, Host] = {}
     results: dict[str, dict[str, Any]] = {}
+    folders = {name: workdir / folder for name, folder in _folders(students).items()}
     for name, student in students.items():
-        folder = workdir / _slug(name)
-        outcome = _healed(config, teacher, student, train, folder)
+        outcome = _healed(config, teacher, student, train, folders[name])
         if outcome.get("stopped"):
             return {"phase": name, **outcome}
-        results[name], healed[name] = outcome, load_model(folder / HEALED)
-    found = _compared(config, teacher, students, healed, results, train, test)
-    found.rows.write_csv(workdir / "recover.csv", **device())
-    with reporting.report_section(
-        workdir / "report.html", Report("jaxprune", origin), "Healed under its plans", f"recover-{Path(origin).name}"
-    ) as section:
-        page.describe(section, found, {name: workdir / _slug(name) for name in students}, minutes=config.minutes)
+        results[name], healed[name] = outcome, load_model(folders[name] / HEALED)
+    comparison = _compared(config, teacher, students, healed, results, train, test)
+    comparison.rows.write_csv(workdir / "recover.csv", **device())
+    slug = f"recover-{Path(origin).name}"
+    with reporting.report_section(workdir, origin, "Healed under its plans", slug) as section:
+        page.describe(section, comparison, folders, minutes=config.minutes)
         reporting.broken_files(section, train, test)
-    print(found.rows.text(ends=False))
-    return page.summary(found)
+    print(comparison.rows.text(ends=False))
+    return page.summary(comparison)
 
 
 def _students(config: Config, teacher: Host) -> dict[str, Host]:
@@ -113,8 +114,8 @@ def _compared(
     judge = Judge.of(teacher, lambda: replies(teacher, train, "dense features"))
     networks_by_name = {DENSE: teacher, **healed}
     speeds = compare.speeds(networks_by_name, config.timed_batch, config.rounds)
-    said = {name: replies(model, sample, name) for name, model in networks_by_name.items()}
-    opinions = {} if judge is None else {name: Opinion.of(judge, replied) for name, replied in said.items()}
+    by_network = {name: replies(model, sample, name) for name, model in networks_by_name.items()}
+    opinions = {} if judge is None else {name: Opinion.of(judge, replied) for name, replied in by_network.items()}
     before = (
         {}
         if judge is None
@@ -138,5 +139,8 @@ def _compared(
     return page.Comparison(Table(rows), results, judge is not None and judge.head is not None)
 
 
-def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.=@-]+", "-", Path(name).name).strip("-")
+def _folders(names: Iterable[str]) -> dict[str, str]:
+    """A folder name for each contestant: its own name, where that is one, and no other has it."""
+    readable = {name: re.sub(r"[^\w.=@+,-]+", "-", Path(name).name).strip("-.") for name in names}
+    shared = {folder for folder, count in Counter(readable.values()).items() if count > 1 or not folder}
+    return {name: file_name(name) if folder in shared else folder for name, folder in readable.items()}

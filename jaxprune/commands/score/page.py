@@ -148,7 +148,6 @@ def describe(
     """Adds pictures with a slider, and the agreement of the scorers, to a section of a report.
 
     Args:
-      section: the section.
       opened: the scorers.
       drawn: pictures and their scores.
       shares: what `agreement` returned.

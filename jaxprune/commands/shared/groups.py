@@ -46,7 +46,7 @@ class Images(Normalised):
     """How images are prepared and augmented on the host."""
 
     img_size: int | tuple[int, int] = number(224, "size of the images in pixels", at_least=1)
-    crop: str = choice("random_resized", 'or "random_clipped", as MAE\'s linear probe; "center" or "none"', TRAIN_CROPS)
+    crop: str = choice("random_resized", 'or "random_clipped" (linear probe), "random_bordered" (MFF), …', TRAIN_CROPS)
     crop_scale: tuple[float, float] = number((0.2, 1.0), "area of random crops", above=0, at_most=1)
     eval_crop: str = choice("center", 'or "none": the whole image, without keeping its aspect ratio', CROPS)
     interpolation: str = choice("bicubic", "for resizing, in training too", INTERPOLATIONS)
@@ -64,6 +64,7 @@ class Data(Images):
     name: str = setting("", "name of a TFDS data set")
     label_key: str = setting("label", 'of a TFDS data set; "objects.label" for images with several classes')
     labels: bool = setting(True, "False: pre-train on images without labels")
+    only_labelled: bool = setting(False, "leave out images of a TFDS data set that have no class", free=True)
     train_split: str = setting("train", "split to train on")
     eval_split: str = setting("test", "held-out split")
     held_out: float = number(0.2, "share of each class of a folder without splits; 0: none", at_least=0, below=1)

@@ -22,6 +22,12 @@ from jaxprune.open import Classifier
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.train import workdir as workdirs
 
+# The settings of `config.data` that the sources take as they are.
+_OPTIONS = {
+    "folder": ("path", "labels", "exif", "held_out", "held_out_seed"),
+    "tfds": ("name", "labels", "label_key", "only_labelled", "exif"),
+}
+
 
 def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
     """Opens the training ("train") or held-out ("eval") examples of `config.data`.
@@ -33,35 +39,24 @@ def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
     views = loader.Views(record, data.num_clips, data.num_crops) if record.num_frames else None
     if views is not None and data.source == "tfds":
         raise UserError("TFDS data sets have images, but the network reads clips: give config.data.source=folder.")
-    options: dict[str, Any] = {
-        "scenes": {
-            "num_examples": data.num_train if split == "train" else data.num_eval,
-            "image_size": pair(data.img_size),
-            "seed": config.seed,
-            "views": views,
-        },
-        "folder": {
-            "path": data.path,
-            "labels": data.labels,
-            "exif": data.exif,
-            "held_out": data.held_out,
-            "held_out_seed": data.held_out_seed,
-            "views": views,
-        },
-        "tfds": {
-            "name": data.name,
-            "data_dir": data.path or None,
-            "labels": data.labels,
-            "label_key": data.label_key,
-            "exif": data.exif,
-        },
-    }.get(data.source, {})
+    options: dict[str, Any] = {name: data[name] for name in _OPTIONS.get(data.source, ())}
+    if data.source == "scenes":
+        count = data.num_train if split == "train" else data.num_eval
+        options |= {"num_examples": count, "image_size": pair(data.img_size), "seed": config.seed}
+    if data.source == "tfds":
+        options["data_dir"] = data.path or None
+    elif data.source:
+        options["views"] = views
     name = data.train_split if split == "train" else data.eval_split
     return loader.create_source(data.source, split=name, in_memory=in_memory, **options)
 
 
-def train_batches(config: Config, examples: Any) -> Any:
-    """The endless, shuffled, cropped batches of a training run."""
+def train_batches(config: Config, examples: Any, beside: Any = None) -> Any:
+    """The endless, shuffled, cropped batches of a training run.
+
+    Args:
+      beside: draws further arrays of each example, see `data.train_batches`.
+    """
     data = config.data
     return loader.train_batches(
         examples,
@@ -73,6 +68,7 @@ def train_batches(config: Config, examples: Any) -> Any:
         repeats=data.repeats,
         randaugment=data.randaugment,
         cutout=data.cutout,
+        beside=beside,
         process_index=jax.process_index(),
         process_count=jax.process_count(),
         num_threads=data.num_threads,

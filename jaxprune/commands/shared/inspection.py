@@ -10,6 +10,8 @@ from jaxprune.commands.shared.settings import number, path, record, refused, set
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 
+QUARTERS = "empty: after a quarter, a half, three quarters"
+
 
 @record()
 class Inspection(OnDevices):
@@ -88,7 +90,7 @@ class OnePlan:
 
     plan: str = setting("", "empty: the network as it is")
     keep_rate: float = number(0.7, "for a plan without an amount", above=0, at_most=1)
-    reduction_loc: tuple[int, ...] = setting((3, 6, 9), "for a plan without blocks")
+    reduction_loc: tuple[int, ...] = setting((), f"for a plan without blocks; {QUARTERS}")
 
     @staticmethod
     def check(config: Config, prefix: str) -> Iterator[str]:
@@ -102,7 +104,7 @@ class PlanTexts:
     """Plans to compare."""
 
     plans: tuple[str, ...] = setting((), "token-reduction plans")
-    reduction_loc: tuple[int, ...] = setting((3, 6, 9), "for plans without blocks")
+    reduction_loc: tuple[int, ...] = setting((), f"for plans without blocks; {QUARTERS}")
 
     @staticmethod
     def check(config: Config, prefix: str) -> Iterator[str]:

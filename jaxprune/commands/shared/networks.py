@@ -1,6 +1,7 @@
 """Builds networks, plans and scorers from a config."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from flax import nnx
@@ -9,6 +10,7 @@ from ml_collections import ConfigDict
 from jaxprune import models
 from jaxprune import open as door
 from jaxprune.config import Config
+from jaxprune.errors import UserError
 from jaxprune.nn.patch_embed import pair
 from jaxprune.open import Classifier, NetworkCache, Origin, ScorerSet
 from jaxprune.preprocessing import Preprocessing
@@ -93,12 +95,18 @@ def start_of(config: Config) -> Origin | None:
 
 
 def model_arguments(config: Config) -> dict[str, Any]:
-    """The arguments of `models.create` in `config.model`; no `global_pool` for networks that only pool the mean."""
+    """The arguments of `models.create` in `config.model`, without those of other kinds of networks.
+
+    Those are a pooling by the mean for networks that only pool the mean, and what else a ConvNet lacks.
+    """
     arguments = {
         name: value for name, value in config.model.to_dict().items() if name not in ("weights", "class_names")
     }
-    if arguments.get("global_pool") == "avg" and not models.takes(arguments["name"], "global_pool"):
-        arguments.pop("global_pool")
+    lacked = [name for name in ("drop_path_rate", "head_init_scale") if name in arguments]
+    lacked += [name for name, value in (("global_pool", "avg"), ("remat", False)) if arguments.get(name) == value]
+    for name in lacked:
+        if not models.takes(arguments["name"], name):
+            arguments.pop(name)
     return arguments
 
 
@@ -111,11 +119,22 @@ def plan(config: Config, text: str, keep_rate: float | None = None) -> Plan:
     """Parses a plan; settings that the text lacks come from the config.
 
     Args:
+      text: the plan, or the `.txt` file with its text, such as the `plan.txt` of `tune`.
       keep_rate: replaces the config's, which may have several.
     """
     if keep_rate is None:
         keep_rate = config.keep_rate if "keep_rate" in config else config.keep_rates[0]
-    return Plan.from_text(text, keep_rate=keep_rate, reduction_loc=tuple(config.reduction_loc))
+    return Plan.from_text(_read(text), keep_rate=keep_rate, reduction_loc=tuple(config.reduction_loc) or None)
+
+
+def _read(text: str) -> str:
+    path = Path(text)
+    if path.suffix != ".txt":
+        return text
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The plan {path} cannot be read ({error}): give the plan.txt that tune wrote.") from error
 
 
 def guide(config: Config, model: Any) -> Scorer | None:

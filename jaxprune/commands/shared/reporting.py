@@ -52,7 +52,6 @@ def curves(
     """Adds a plot of the metrics `names` in `records`, with their last values in its caption.
 
     Args:
-      section: the section.
       records: the lines of the run's metrics.
       names: {"split/metric": label of its line}.
       caption: description of the metrics.

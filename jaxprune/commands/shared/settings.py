@@ -66,7 +66,12 @@ def number(
 
 
 def choice(
-    default: Any, about: str, names: Iterable[str] | Callable[[], Iterable[str]], *, optional: bool = False
+    default: Any,
+    about: str,
+    names: Iterable[str] | Callable[[], Iterable[str]],
+    *,
+    optional: bool = False,
+    free: bool = False,
 ) -> Any:
     """Declares a text that is one of `names`, or empty if `optional`; `names` may be a function that returns them."""
 
@@ -75,7 +80,7 @@ def choice(
         if value not in allowed and (value or not optional):
             yield f"{key}={value!r} cannot be used.{nearest(value, allowed)} Choose one of: {', '.join(allowed)}."
 
-    return _declared(default, about, check)
+    return _declared(default, about, check, free=free)
 
 
 def path(default: Any, about: str = "", kind: str = "run directory or file", besides: Sequence[str] = ()) -> Any:

@@ -155,8 +155,12 @@ class Training:
         ema_decay: float = 0.0,
         fixed: Mapping[str, Any] | None = None,
         keepers: Sequence[Keeper] = (),
+        beside: Callable[[Any], dict[str, Any]] | None = None,
     ) -> loop.FitResult:
         """Trains `params`, resuming from a checkpoint if there is one. The other arguments are those of `loop.fit`.
+
+        Args:
+          beside: draws further arrays of each example, see `data.train_batches`.
 
         Raises:
           UserError: a step does not fit in memory (the message lists settings to change); or as for `loop.fit`.
@@ -167,7 +171,7 @@ class Training:
                 loss_fn,
                 params,
                 tx,
-                inputs.train_batches(config, self.train),
+                inputs.train_batches(config, self.train, beside),
                 workdir=self.workdir,
                 mesh=self.mesh,
                 total_steps=self.steps.total,

@@ -9,7 +9,7 @@ from jaxprune.commands.shared.settings import ABSENT, choice, number, path, reco
 from jaxprune.config import Config
 from jaxprune.nn.params import Split
 from jaxprune.open import at, open_label_model
-from jaxprune.ranking.labels import OVER, REMOVALS
+from jaxprune.ranking.labels import METRICS, OVER, REMOVALS
 from jaxprune.ranking.losses import ranking_loss
 
 PRETRAIN = "pretrain"  # subdirectory of the run with the autoencoder that it pre-trains
@@ -31,6 +31,7 @@ class Labels:
     throw_ratio: float = number(0.0, "share not reconstructed: cheaper, but no longer exact", at_least=0, below=1)
     removal: str = choice("delete", "how a visible patch is removed", REMOVALS)
     over: str = choice("masked", "patches whose reconstruction counts", OVER)
+    metric: str = choice("l1", "or ssim, psnr: of whole images, with removal=attention", METRICS, free=True)
     memory_mib: float = number(2048.0, "memory limit per device for computing the labels", above=0, free=True)
 
 

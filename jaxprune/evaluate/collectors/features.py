@@ -10,7 +10,6 @@ from jaxprune.errors import UserError
 from jaxprune.evaluate import Forward
 from jaxprune.evaluate.forwards import pixels
 from jaxprune.nn.host import Host
-from jaxprune.nn.params import merge, split
 
 FEATURES = {
     "cls": "the CLS token after the final norm",
@@ -51,14 +50,14 @@ def features(model: Any, names: Sequence[str]) -> Forward:
       model: a `Host`, such as a ViT, or a ConvNet; `model.preprocessing` describes its images.
       names: of `FEATURES`.
     """
-    parts, record = split(model), model.preprocessing
+    record = model.preprocessing
 
-    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        network, images = merge(parts.graph, arrays, {}), pixels(batch["image"], record)
+    def call(network: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        images = pixels(batch["image"], record)
         by_name = _of_host(network, images, names) if isinstance(network, Host) else _of_convnet(network, images)
         return {name: by_name[name].astype(jnp.float32) for name in names}
 
-    return Forward(call, {**parts.params, **parts.rest})
+    return Forward.of(model, call)
 
 
 def _of_host(network: Any, images: jax.Array, names: Sequence[str]) -> dict[str, jax.Array]:

@@ -18,13 +18,20 @@ Call = Callable[[Any, Mapping[str, jax.Array]], Any]
 
 
 def logits(parts: Split, mean: Sequence[float], std: Sequence[float]) -> Call:
-    """Returns the forward function of a classifier: (parameters, batch) -> logits (b, c).
+    """Returns the forward function of a classifier: (arrays, batch) -> logits (b, c).
+
+    Its arrays are parameters, and what else training changes: a ConvNet's statistics.
 
     Args:
       parts: the classifier.
       mean, std: normalisation of its pixels.
     """
-    return lambda params, batch: merge(parts.graph, params, parts.rest)(normalize(batch["image"], mean, std))[0]
+
+    def call(arrays: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> jax.Array:
+        network = merge(parts.graph, dict(arrays), {name: x for name, x in parts.rest.items() if name not in arrays})
+        return network(normalize(batch["image"], mean, std))[0]
+
+    return call
 
 
 def single_label(logits: Call) -> Call:

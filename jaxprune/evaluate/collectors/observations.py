@@ -19,7 +19,6 @@ from jaxprune.evaluate.reduction_patterns import Patterns
 from jaxprune.evaluate.stored_arrays import warn_of_damage
 from jaxprune.evaluate.stored_rows import LOCAL_HEADER, StoredRows, stored_rows
 from jaxprune.files import open_regular, write_atomically
-from jaxprune.nn.params import merge, split
 
 # A merged row of these represents all its patches equally; which one `kept` lists only depends on its place.
 WITHOUT_CENTRES = ("algm", "tome")
@@ -40,10 +39,9 @@ def observe(model: Any, layers: Sequence[int], *, classify: bool, several: bool 
       classify: whether its classes are those of the images.
       several: whether images have several labels.
     """
-    parts, record = split(model), model.preprocessing
+    record = model.preprocessing
 
-    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        network = merge(parts.graph, arrays, {})
+    def call(network: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         tokens, aux = network.forward_features(pixels(batch["image"], record))
         fields = {f"kept_{step}": ids for step, ids in enumerate(aux.kept)}
         fields |= {f"assign_{step}": rows for step, rows in enumerate(aux.assign)}
@@ -59,7 +57,7 @@ def observe(model: Any, layers: Sequence[int], *, classify: bool, several: bool 
             fields |= {"prediction": probabilities.argmax(-1), "confidence": probabilities.max(-1)}
         return fields
 
-    return Forward(call, {**parts.params, **parts.rest})
+    return Forward.of(model, call)
 
 
 class Observations:

@@ -12,14 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.evaluate import Forward
 from jaxprune.measures.intervals import Spread
 from jaxprune.measures.overlap import as_masks, chance_iou, intersection_over_union
 from jaxprune.models.convnet import ConvNet
-from jaxprune.nn.params import merge, split
 from jaxprune.report.table import Table, column
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.parts.resized_inputs import ResizedInputs
@@ -45,10 +43,8 @@ def confidence(scorers: Mapping[str, Scorer], num_classes: int) -> Forward | Non
 
 
 def _confidence_by(scorer: Scorer) -> Forward:
-    parts = split(nnx.List([scorer]))
 
-    def call(arrays: Any, batch: Mapping[str, Array]) -> Float[Array, "b"]:
-        (opened,) = merge(parts.graph, arrays, {})
+    def call(opened: Any, batch: Mapping[str, Array]) -> Float[Array, "b"]:
         images = batch["image"]
         if isinstance(opened, ResizedInputs):
             images, opened = opened.resized(images), opened.scorer
@@ -56,7 +52,7 @@ def _confidence_by(scorer: Scorer) -> Forward:
         probabilities = jax.nn.softmax(logits.astype(jnp.float32))
         return jnp.take_along_axis(probabilities, batch["label"][:, None], axis=1)[:, 0]
 
-    return Forward(call, {**parts.params, **parts.rest})
+    return Forward.of(scorer, call)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -184,9 +184,16 @@ class Framework(nnx.Module):
         """Draws the masks of a batch; see `Masker.draw`."""
         return self.masker.draw(images.shape[0], key=key, **drawn)
 
-    def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "b n d"]:
-        """The encoder's output: prefix tokens, then the visible patches only."""
-        runner = self.encoder.encode(self.encoder.embed(images, masks.ids_keep), masks.ids_keep)
+    def encode(
+        self, images: Float[Array, "b H W c"], masks: Masks, *, drop_key: PRNGKeyArray | None = None
+    ) -> Float[Array, "b n d"]:
+        """The encoder's output: prefix tokens, then the visible patches only.
+
+        Args:
+          drop_key: turns DropPath on.
+        """
+        x, training = self.encoder.embed(images, masks.ids_keep), drop_key is not None
+        runner = self.encoder.encode(x, masks.ids_keep, train=training, key=drop_key)
         return self.latent([tokens.x for tokens in runner.block_outputs])
 
     def latent(self, features: Sequence[Float[Array, "b n d"]]) -> Float[Array, "b n d"]:
@@ -217,9 +224,15 @@ class Framework(nnx.Module):
         require_float(images, 4)
         return self.reconstruct(images, self.draw(images, key=key, **drawn))
 
-    def reconstruct(self, images: Float[Array, "b H W c"], masks: Masks) -> tuple[Float[Array, ""], Any]:
-        """The loss of a batch under these masks, and the other outputs."""
-        latent = self.encode(images, masks)
+    def reconstruct(
+        self, images: Float[Array, "b H W c"], masks: Masks, **encoding: Any
+    ) -> tuple[Float[Array, ""], Any]:
+        """The loss of a batch under these masks, and the other outputs.
+
+        Args:
+          encoding: further arguments of `encode`.
+        """
+        latent = self.encode(images, masks, **encoding)
         pred = self.decoder(latent, masks)
         return self.error(pred, self.target(images), self.learned(masks)), Reconstruction(pred, latent, masks)
 

@@ -3,7 +3,6 @@
 import math
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
@@ -14,6 +13,7 @@ from jaxprune.mim.parts.partial import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import fill_grid
 from jaxprune.nn import Linear
 from jaxprune.nn.block_cost import linear_flops
+from jaxprune.nn.linear import torch_uniform
 from jaxprune.ops.patches import patchify
 
 
@@ -59,9 +59,7 @@ class LinearDecoder(Decoder):
     ):
         self.grid, self.stride, self.patch_size, self.in_chans = grid, stride, patch_size, in_chans
         self.num_prefix_tokens, self.reconstruction = num_prefix_tokens, partial.reconstruction
-        # PyTorch's default initialisation of a convolution, which SimMIM does not change.
-        bound = 1 / math.sqrt(in_dim)
-        uniform: Any = lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
+        uniform = torch_uniform(in_dim)  # which SimMIM does not change
         size = math.prod(stride) * in_chans
         self.pred = Linear(in_dim, size, kernel_init=uniform, dtype=dtype, rngs=rngs)
         self.pred.bias[...] = uniform(rngs.params(), (size,))

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
+from jaxprune.mim.parts.host_masks import HostMasks
 from jaxprune.ops.sampling import (
     checked_first,
     furthest_retained,
@@ -94,6 +95,10 @@ class Masker:
         """
         raise NotImplementedError
 
+    def on_host(self) -> HostMasks | None:
+        """Draws for data workers what `draw` takes; None if its masks cannot be drawn image by image."""
+        return None
+
 
 @dataclasses.dataclass(frozen=True)
 class RandomMasker(Masker):
@@ -141,6 +146,7 @@ class RandomMasker(Masker):
         key: PRNGKeyArray | None = None,
         noise: Float[Array, "b p"] | None = None,
         first: Int[Array, "b"] | None = None,
+        retained: Bool[Array, "b p"] | None = None,
     ) -> Masks:
         """Draws the masks of `batch` images.
 
@@ -148,12 +154,13 @@ class RandomMasker(Masker):
           key: draws `noise` and `first` where they are not passed.
           noise: one number per patch; the patches with the smallest ones are visible.
           first: start of furthest point sampling, as an index into each image's list of masked patches.
+          retained: the patches to retain, `num_retained` of the masked ones, in place of those that are chosen.
 
         Raises:
           UserError: there are neither random numbers nor a key, or `first` is out of range.
         """
         throws = self.num_retained < self.num_masked
-        if key is None and (noise is None or (throws and self._needs_key(first))):
+        if key is None and (noise is None or (throws and retained is None and self._needs_key(first))):
             raise UserError("Masking is random: pass key=, or noise= (and first= where furthest sampling starts).")
         keys: Any = (None, None) if key is None else jax.random.split(key)
         if noise is None:
@@ -169,9 +176,17 @@ class RandomMasker(Masker):
             return Masks(ids_keep, ids_restore, masked, masked, jnp.broadcast_to(everything, masked.shape))
         if first is not None:
             first = checked_first(first, self.num_masked)
-        retained = self._retained(masked, ids_restore, key=keys[1], first=first)
+        if retained is None:
+            retained = self._retained(masked, ids_restore, key=keys[1], first=first)
         ids_present = ascending(~masked | retained, self.num_visible + self.num_retained)
         return Masks(ids_keep, ids_restore, masked, retained, ids_present)
+
+    def on_host(self) -> HostMasks | None:
+        """See `Masker`; None too where the patches are not retained by furthest point sampling."""
+        furthest = self.retain == "furthest" and self.num_retained < self.num_masked
+        if type(self) is not RandomMasker or not furthest:
+            return None
+        return HostMasks(self.grid, self.num_visible, self.num_retained)
 
     def _needs_key(self, first: Any) -> bool:
         """Whether the choice of the retained patches draws random numbers."""

@@ -83,6 +83,26 @@ def require_teacher(teacher: Any, grid: tuple[int, int], num_queries: int) -> No
         raise UserError(f"num_queries={num_queries} is outside [1, {teacher.num_patches}], the number of patches.")
 
 
+def prepared(
+    teacher: Any, images: Float[Array, "b H W c"], normalised: Normalisation | None
+) -> Float[Array, "b h w c"]:
+    """Converts images to the normalisation of a teacher's training and, if it has a size, resizes them to it.
+
+    Args:
+      normalised: the (mean, std) that the images were normalised with; None for those of the teacher.
+    """
+    of_teacher = trained_on(teacher)
+    if normalised is not None and of_teacher not in (None, normalised):
+        images = renormalized(images, normalised, of_teacher)
+    size = image_size(teacher)
+    return images if size in (None, images.shape[1:3]) else resize(images, size, antialias=True)
+
+
+def image_size(teacher: Any) -> Any:
+    """The (height, width) of the images that a network is built for; None if it takes any."""
+    return getattr(getattr(teacher, "patch_embed", None), "img_size", None)
+
+
 def see(
     teacher: Any,
     images: Float[Array, "b H W c"],
@@ -100,12 +120,7 @@ def see(
       num_queries: see `attention_target`.
       normalised: the (mean, std) that the images were normalised with; None for those of the teacher.
     """
-    of_teacher = trained_on(teacher)
-    if normalised is not None and of_teacher not in (None, normalised):
-        images = renormalized(images, normalised, of_teacher)
-    size = teacher.patch_embed.img_size
-    if images.shape[1:3] != size:
-        images = resize(images, size, antialias=True)
+    images = prepared(teacher, images, normalised)
     runner, prefix = teacher.encode(teacher.embed(images), stop=teacher.depth - 1), teacher.num_prefix_tokens
     before, block = runner.tokens, teacher.blocks[-1]
     heads, bias = block.heads(before.x, before.position), block.bias(before, teacher.grid)

@@ -14,6 +14,7 @@ from jaxprune.nn.site import Site
 from jaxprune.plugins import build
 from jaxprune.preprocessing import Normalisation, trained_on
 from jaxprune.reduction.parts.base import Reducer, Step
+from jaxprune.reduction.parts.find_method import shown_name
 from jaxprune.reduction.parts.plan import Plan
 from jaxprune.reduction.parts.plan_on_network import Placed, place
 
@@ -67,7 +68,8 @@ def apply(
         _check_grid(scorer, first)
 
     def make(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
-        step = step._replace(cost=_cost(model, sites, img_size)) if cls.needs_cost else step
+        cost = _cost(model, sites, img_size) if cls.needs_cost else None
+        step = step._replace(cost=cost, num_classes=getattr(model, "num_classes", 0))
         scorer_later: dict[str, Any] = {"scorer": None} if cls.where == "embed" else {}
         return build(cls, options, step, rngs=rngs, **scorer_later)
 
@@ -169,13 +171,19 @@ def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> Non
                 host.block(site).soft_policy |= site.removable
         if step.idle:
             continue
+        if "entered" in cls.needs and host.block(step.site).pooled > 1:
+            raise UserError(
+                f"{shown_name(cls)} compares rows with those that enter block {layer}, which pools them first: use "
+                f"block {layer + 1}, or another method such as random."
+            )
         if cls.where == "embed":
             host.block(step.site).needs |= {"scores"}
         elif cls.needs:
             read = host.block(sites[layer - 1] if cls.where == "before" and step.site.removable else step.site)
             read.needs = read.needs | cls.needs
         if step.site.removable:
-            for site in sites[layer + 1 :]:
+            # Where rows leave before attention, it is computed between those that stay.
+            for site in sites[layer + (step.reducer.where not in ("before", "anew")) :]:
                 block = host.block(site)
                 block.proportional = block.proportional or step.reducer.proportional
                 block.has_absent = block.has_absent or cls.leaves_absent == "always"

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxprune.nn.block_cost import NetworkCost
+from jaxprune.nn.block_cost import NetworkCost, Where
 from jaxprune.nn.cells import Cells
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Attended, Tokens
@@ -33,6 +33,7 @@ class Step(NamedTuple):
       planned_in: number of rows that would arrive if every earlier step had left as many as planned
         (`Reducer.num_planned`); None where the plan does not say, and where rows are not removed.
       cost: the cost of the network, for methods that ask for it (`Reducer.needs_cost`); None for others.
+      num_classes: number of classes of the network; 0 = no classifier, or unknown.
     """
 
     index: int
@@ -51,6 +52,7 @@ class Step(NamedTuple):
     cells: Cells | None = None
     planned_in: int | None = None
     cost: NetworkCost | None = None
+    num_classes: int = 0
 
 
 class StepReport(NamedTuple):
@@ -96,13 +98,18 @@ class Reducer(nnx.Module):
 
     Class attributes:
       where: "before" its block (and reading the attention of the previous block), "attention" (choosing the rows that
-        attention is computed for), "after" (between attention and MLP), or "embed" (before any patch is embedded).
-        Where rows cannot be removed (`Step.removable`) it is always called between attention and MLP.
+        attention is computed for), "after" (between attention and MLP), "behind" its block, or "embed" (before any
+        patch is embedded); or before its block but reading that block's attention between the incoming rows, which is
+        then averaged for the outgoing rows ("ahead") or computed anew between them ("anew"). Where rows cannot be
+        removed (`Step.removable`) it is always called between attention and MLP. A method whose place depends on its
+        options sets it in `__init__`.
       needs: the fields of `Attended` that it reads.
       soft_policy: whether in training all blocks mask tokens in the softmax by their policy (DynamicViT).
       identity_at_one: whether a step that keeps every row leaves the network unchanged, bit for bit in evaluation.
       leaves_absent: whether outgoing rows may be absent (`policy` 0): "never", in "training", or "always".
       needs_present: whether all incoming rows must be present; such a method cannot follow one that leaves absent rows.
+      needs_map: whether all rows of the map must arrive, in raster order; such a method is the first step of a plan.
+      dims: numbers of sides of the grids that it works on: 2, patches of images, or 3, tubes of clips.
       loss_weights: weights of the `losses`, by name; a config may replace them.
       needs_teacher: whether its published loss includes distillation from a dense network.
       needs_cost: whether `Step.cost` is set in a network.
@@ -121,12 +128,13 @@ class Reducer(nnx.Module):
         kind of step follows; otherwise the whole map is restored after the block.
     """
 
-    where: ClassVar[Literal["before", "attention", "after", "embed"]] = "after"
     needs: ClassVar[frozenset[str]] = frozenset()
     soft_policy: ClassVar[bool] = False
     identity_at_one: ClassVar[bool] = True
     leaves_absent: ClassVar[Literal["never", "training", "always"]] = "never"
     needs_present: ClassVar[bool] = False
+    needs_map: ClassVar[bool] = False
+    dims: ClassVar[tuple[int, ...]] = (2, 3)
     loss_weights: ClassVar[dict[str, float]] = {}
     needs_teacher: ClassVar[bool] = False
     needs_cost: ClassVar[bool] = False
@@ -136,6 +144,7 @@ class Reducer(nnx.Module):
     constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}
     clears_map: ClassVar[bool] = False
 
+    where: Where = "after"
     proportional: bool = False
     merged_in_place: bool = False
 
@@ -175,6 +184,10 @@ class Reducer(nnx.Module):
         Only products count, as in `jaxprune.flops`; 0 where there are none.
         """
         return 0
+
+    def average(self, gathered: Float[Array, "b n d"], report: StepReport) -> Float[Array, "b k d"]:
+        """For `where` "ahead": what attention gathered for the incoming tokens, averaged for the outgoing ones."""
+        raise NotImplementedError
 
     @classmethod
     def losses(cls, context: LossContext) -> dict[str, Float[Array, ""]]:

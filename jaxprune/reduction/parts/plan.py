@@ -1,104 +1,25 @@
 """Token-reduction plans: a `Plan` is a sequence of steps, `At(layer, method, amount)`."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from jaxprune.errors import UserError, unknown
+from jaxprune.errors import UserError
 from jaxprune.reduction.parts import plan_text
+from jaxprune.reduction.parts.at import AMOUNTS, At, as_argument, check_first, check_options, stated, trained
 from jaxprune.reduction.parts.base import Reducer
 from jaxprune.reduction.parts.find_method import method_class, method_name, shown_name
 from jaxprune.reduction.parts.plan_text import INPUT, StepText
 from jaxprune.reduction.parts.step_sizes import Amount, Count, Rate, Removal, falling, number, whole
 
-POSITIONS = ("mean", "kept")
 
+def quarters(depth: int) -> tuple[int, ...]:
+    """Returns the blocks after a quarter, a half and three quarters of a network; fewer in one of under four blocks.
 
-class At:
-    """One step of a plan: a method at a block, with one amount.
-
-    >>> At(3, "topk", keep_rate=0.7)
-    At(3, 'topk', keep_rate=0.7)
-
-    Args:
-      layer: the block that reduces, from 0; "input" means before patch embedding.
-      method: a module of `jaxprune.reduction`, the name of another package's method, or a subclass of `Reducer`.
-      keep_rate: fraction of all patches of the image that the step keeps.
-      num_keep: number of patches that it keeps.
-      r: number of incoming rows that it removes.
-      position: the position of a merged row: the size-weighted "mean" of its rows, or that of the row "kept".
-      options: the method's own options.
-
-    Raises:
-      UserError: there is no such method or place, or not exactly one amount.
+    >>> quarters(12), quarters(24), quarters(2)
+    ((3, 6, 9), (6, 12, 18), (1,))
     """
-
-    def __init__(
-        self,
-        layer: int | str,
-        method: str | type[Reducer],
-        *,
-        keep_rate: float | int | None = None,
-        num_keep: int | None = None,
-        r: int | None = None,
-        position: str = "mean",
-        **options: Any,
-    ):
-        amounts = {"keep_rate": (keep_rate, Rate), "num_keep": (num_keep, Count), "r": (r, Removal)}
-        amounts = {name: pair for name, pair in amounts.items() if pair[0] is not None}
-        if len(amounts) != 1:
-            raise UserError(
-                f"A step takes one amount, keep_rate=, num_keep= or r=, and {shown_name(method_class(method))} at "
-                f"{layer} has {' and '.join(amounts) or 'none'}: write for example keep_rate=0.7."
-            )
-        ((value, kind),) = amounts.values()
-        self._fill(layer, method_class(method), kind(value), position, options)
-
-    @classmethod
-    def of(
-        cls, layer: int | str, method: type[Reducer], amount: Amount, position: str, options: Iterable[tuple]
-    ) -> "At":
-        """Makes a step from an `Amount`."""
-        step = cls.__new__(cls)
-        step._fill(layer, method, amount, position, dict(options))
-        return step
-
-    def _fill(
-        self, layer: int | str, cls: type[Reducer], amount: Amount, position: str, options: dict[str, Any]
-    ) -> None:
-        entrance, method = cls.where == "embed", shown_name(cls)
-        if isinstance(layer, str) and layer != INPUT:
-            raise UserError(f"{method} at {layer!r}: a step is at the number of a block, or at {INPUT!r}.")
-        if (layer == INPUT) != entrance:
-            remedy = f"use At({INPUT!r}, …)" if entrance else "give the number of a block"
-            raise UserError(f"{method} cannot work at {layer!r}: {remedy}.")
-        if entrance and isinstance(amount, Removal):
-            raise UserError(f"{method} prunes once, before the first block: use keep_rate or num_keep instead of r.")
-        if not isinstance(layer, str) and whole("block", layer) < 0:
-            raise UserError(f"reduction_loc {layer} is outside the network: blocks count from 0.")
-        if position not in POSITIONS:
-            raise unknown("position of merged rows", position, POSITIONS)
-        self.layer: int | str = layer if isinstance(layer, str) else int(layer)
-        self.method, self.reducer_class, self.amount, self.position = method, cls, amount, position
-        self.options = _stated(cls, options)
-
-    def _key(self) -> tuple:
-        return (self.layer, self.reducer_class, self.amount, self.position, self.options)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, At) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def settings(self) -> dict[str, Any]:
-        """The amount and the options by name, without those at their default."""
-        position = {} if self.position == "mean" else {"position": self.position}
-        return {self.amount.name: self.amount.value, **position, **dict(self.options)}
-
-    def __repr__(self) -> str:
-        settings = "".join(f", {name}={value!r}" for name, value in self.settings().items())
-        return f"At({self.layer!r}, {_as_argument(self.reducer_class)}{settings})"
+    return tuple(sorted({depth * part // 4 for part in (1, 2, 3)} - {0}))
 
 
 class Plan:
@@ -116,7 +37,8 @@ class Plan:
       method: a module of `jaxprune.reduction`, the name of another package's method, or a subclass of `Reducer`.
       keep_rate: a single rate r keeps `int(p * r**s)` of the p patches at step s = 1, 2, …; a tuple has each step's
         rate relative to p.
-      reduction_loc: the blocks that reduce, from 0; by default (3, 6, 9). "from_scores" works before the first.
+      reduction_loc: the blocks that reduce, from 0; by default those after a quarter, a half and three quarters of the
+        network, (3, 6, 9) of 12. "from_scores" works before the first.
       num_keep: absolute counts, one per step, instead of `keep_rate`.
       r: number of tokens that each block removes while any are left, instead of `keep_rate` and `reduction_loc`: one
         number for all blocks, or a tuple from the first block on.
@@ -155,7 +77,11 @@ class Plan:
         self.reducer_class: Any = None if method is None else method_class(method)
         self.method: Any = None if method is None else shown_name(self.reducer_class)
         self.position = position
-        self.options = _stated(self.reducer_class, options)
+        if method is not None:
+            check_options(self.reducer_class, options, (*AMOUNTS, "reduction_loc", "inflection"))
+        elif options:
+            raise UserError(f"{', '.join(options)}: options go into the steps, At(3, 'topk', keep_rate=0.7, …).")
+        self.options = stated(self.reducer_class, options)
         self.inflection = float(number("inflection", inflection))
         self.num_keep = None if num_keep is None else _whole_numbers("num_keep", num_keep)
         self.r: Any = None if r is None else _whole_numbers("r", r) if isinstance(r, (tuple, list)) else whole("r", r)
@@ -164,6 +90,9 @@ class Plan:
         else:
             self.keep_rate = float(number("keep_rate", keep_rate))
         self.reduction_loc: tuple[int, ...] = ()
+        self._quarters = (
+            False  # whether it reduces at the `quarters` of any network; `steps` are those of twelve blocks
+        )
         if steps is not None:
             self.steps = _checked_order(tuple(steps) if isinstance(steps, Iterable) else (steps,))
         elif isinstance(self.r, int):
@@ -185,7 +114,8 @@ class Plan:
                 )
             self.reduction_loc = (0,)
             return tuple(make(INPUT, amount) for amount in self._amounts(1))
-        self.reduction_loc = _whole_numbers("reduction_loc", (3, 6, 9) if reduction_loc is None else reduction_loc)
+        self._quarters = reduction_loc is None
+        self.reduction_loc = quarters(12) if reduction_loc is None else _whole_numbers("reduction_loc", reduction_loc)
         rising = tuple(sorted(set(self.reduction_loc)))
         if not self.reduction_loc or self.reduction_loc != rising:
             raise UserError(
@@ -229,7 +159,7 @@ class Plan:
             [] if self.reducer_class is None else [At.of(1, self.reducer_class, Removal(0), "mean", ())]
         )
         for at in steps:
-            _check_first(at)
+            check_first(at)
         for cls in dict.fromkeys(at.reducer_class for at in steps):
             cls.check(self)
 
@@ -240,6 +170,8 @@ class Plan:
 
     def steps_for(self, depth: int) -> tuple[At, ...]:
         """The steps in a network of `depth` blocks."""
+        if self._quarters:
+            return self._at_quarters(depth)
         if not isinstance(self.r, int):
             return self.steps
         by_removal = tuple(
@@ -248,15 +180,27 @@ class Plan:
             if removed
         )
         for at in by_removal[:1]:
-            _check_first(at)
+            check_first(at)
         return self.steps + by_removal
+
+    def _at_quarters(self, depth: int) -> tuple[At, ...]:
+        front = tuple(at for at in self.steps if at.layer == INPUT)
+        inside, places = self.steps[len(front) :], quarters(depth)
+        if len(places) < len(inside) and (self.num_keep is not None or isinstance(self.keep_rate, tuple)):
+            raise UserError(
+                f"{self!r} has {len(inside)} steps, and {depth} blocks have no quarters: give reduction_loc."
+            )
+        return front + tuple(
+            At.of(place, at.reducer_class, at.amount, at.position, at.options)
+            for place, at in zip(places, inside, strict=False)
+        )
 
     def behind(self, entrance: "Plan") -> "Plan":
         """Combines this plan, inside a network, with one at the network's input."""
-        if not isinstance(self.r, int):
+        if not isinstance(self.r, int) and not self._quarters:
             return Plan(steps=entrance.steps + self.steps)
         plan = copy.copy(self)
-        plan.steps = entrance.steps
+        plan.steps = entrance.steps + self.steps
         return plan
 
     def removed(self, depth: int) -> tuple[int, ...]:
@@ -280,15 +224,14 @@ class Plan:
 
     def with_keep_rate(self, keep_rate: float) -> "Plan":
         """Returns the same plan with another rate; it must be a plan by a single `keep_rate`."""
-        return Plan(
-            self.reducer_class, keep_rate, self.reduction_loc or None, position=self.position, **dict(self.options)
-        )
+        places = None if self._quarters else self.reduction_loc or None
+        return Plan(self.reducer_class, keep_rate, places, position=self.position, **dict(self.options))
 
     def with_parameters(self) -> "Plan":
         """Returns the same plan with the trained form of methods that also work off the shelf."""
         plan = copy.copy(self)
-        plan.options = _trained(self.reducer_class, self.options)
-        options = [_trained(at.reducer_class, at.options) for at in self.steps]
+        plan.options = trained(self.reducer_class, self.options)
+        options = [trained(at.reducer_class, at.options) for at in self.steps]
         plan.steps = tuple(
             At.of(at.layer, at.reducer_class, at.amount, at.position, settings)
             for at, settings in zip(self.steps, options, strict=True)
@@ -302,13 +245,19 @@ class Plan:
         Raises:
           UserError: a method has no name.
         """
-        steps = [StepText(_name(at.reducer_class), at.layer, at.settings()) for at in self.steps]
-        if isinstance(self.r, int):
-            tilt = {"inflection": self.inflection} if self.inflection else {}
-            position = {} if self.position == "mean" else {"position": self.position}
-            settings = {"r": self.r, **tilt, **position, **dict(self.options)}
-            steps.append(StepText(_name(self.reducer_class), None, settings))
+        placed = [at for at in self.steps if at.layer == INPUT or not self._quarters]
+        steps = [StepText(_name(at.reducer_class), at.layer, at.settings()) for at in placed]
+        if isinstance(self.r, int) or self._quarters:
+            steps.append(StepText(_name(self.reducer_class), None, self._settings()))
         return plan_text.write(steps)
+
+    def _settings(self) -> dict[str, Any]:
+        """The amount and the options of a common plan whose places depend on the network."""
+        if isinstance(self.r, int):
+            amount = {"r": self.r, **({"inflection": self.inflection} if self.inflection else {})}
+        else:
+            amount = {"keep_rate": self.keep_rate} if self.num_keep is None else {"num_keep": self.num_keep}
+        return {**amount, **({} if self.position == "mean" else {"position": self.position}), **dict(self.options)}
 
     @classmethod
     def from_text(cls, text: str, **defaults: Any) -> "Plan":
@@ -337,7 +286,7 @@ class Plan:
 
     def _key(self) -> tuple:
         if not isinstance(self.r, int):
-            return self.steps
+            return (self.steps, self._quarters)
         return (self.steps, self.reducer_class, self.r, self.inflection, self.position, self.options)
 
     def __eq__(self, other: object) -> bool:
@@ -353,25 +302,9 @@ class Plan:
         if self.r is not None:
             amount = f"r={self.r}" + (f", inflection={self.inflection}" if self.inflection else "")
         else:
-            kept = f"num_keep={self.num_keep}" if self.num_keep is not None else f"keep_rate={self.keep_rate}"
-            amount = f"{kept}, reduction_loc={self.reduction_loc}"
-        return f"Plan({_as_argument(self.reducer_class)}, {amount}{options})"
-
-
-def _stated(cls: type[Reducer] | None, options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Options in the order of a plan, with the one that says whether the method has parameters."""
-    form = getattr(cls, "off_the_shelf", None)
-    return tuple(sorted((dict(options) if form is None else {form: True, **options}).items()))
-
-
-def _trained(cls: type[Reducer] | None, options: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
-    form = getattr(cls, "off_the_shelf", None)
-    return _stated(cls, {**dict(options), form: False} if form else dict(options))
-
-
-def _as_argument(cls: type[Reducer]) -> str:
-    name = method_name(cls)
-    return cls.__name__ if name is None else repr(name)
+            amount = f"num_keep={self.num_keep}" if self.num_keep is not None else f"keep_rate={self.keep_rate}"
+            amount += "" if self._quarters else f", reduction_loc={self.reduction_loc}"
+        return f"Plan({as_argument(self.reducer_class)}, {amount}{options})"
 
 
 def _name(cls: type[Reducer]) -> str:
@@ -402,8 +335,3 @@ def _checked_order(steps: tuple[At, ...]) -> tuple[At, ...]:
         name = steps[0].amount.name
         raise UserError(f"{name} rises from step to step, and tokens never come back: use {lowered}.")
     return steps
-
-
-def _check_first(at: At) -> None:
-    if at.reducer_class.where == "before" and at.reducer_class.needs and at.layer == 0:
-        raise UserError(f"{at.method} reads the attention of the block before, so block 0 cannot reduce: use 1.")

@@ -9,6 +9,7 @@ from flax import nnx
 
 from jaxprune.errors import UserError
 from jaxprune.nn.site import Site
+from jaxprune.nn.tokens import WITHOUT_ATTENTION
 from jaxprune.plugins import build
 from jaxprune.reduction.from_scores import STAGES
 from jaxprune.reduction.parts.base import Reducer, Step, is_idle
@@ -89,6 +90,7 @@ def place(
             raise UserError(f"Block {layer} has a step already (the scorer's, in every block): leave {at.method} out.")
         site, cls = sites[layer], at.reducer_class
         _check_readable(at, cls, site)
+        _check_map(at, site, placed, arriving)
         if has_absent and cls.needs_present:
             raise UserError(
                 f"{at.method} at block {layer} needs all rows present, and an earlier step leaves absent ones: put "
@@ -215,10 +217,27 @@ def _guided(at: At, site: Site, entrance: Step, index: int, make: Make, scorer: 
 
 
 def _check_readable(at: At, cls: type[Reducer], site: Site) -> None:
-    if cls.needs and not site.num_heads:
+    if (fields := cls.needs - WITHOUT_ATTENTION) and not site.num_heads:
         raise UserError(
-            f"{at.method} reads {', '.join(sorted(cls.needs))} of a block's attention, and {site.path} has none: use a "
+            f"{at.method} reads {', '.join(sorted(fields))} of a block's attention, and {site.path} has none: use a "
             "method that reads the tokens, such as random or dpc_knn, or a scorer (from_scores)."
+        )
+
+
+def _check_map(at: At, site: Site, placed: Sequence[Placed], arriving: int) -> None:
+    """Checks that a step gets the grid, and the rows of it, that its method needs."""
+    cls = at.reducer_class
+    if len(site.grid) not in cls.dims:
+        grids = " or ".join({2: "(rows, columns)", 3: "(frames, rows, columns)"}[sides] for sides in cls.dims)
+        raise UserError(
+            f"{at.method} works on a grid {grids}, and block {site.layer} has {site.grid}: use a network for "
+            f"{'images' if 2 in cls.dims else 'clips'}, or another method such as random."
+        )
+    reduced = arriving < site.num_patches or any(not step.idle for step in placed)
+    if cls.needs_map and site.removable and reduced:
+        raise UserError(
+            f"{at.method} at block {site.layer} needs all {site.num_patches} rows of the map in their order, and gets "
+            f"{arriving} behind an earlier step: make it the first step that removes rows."
         )
 
 

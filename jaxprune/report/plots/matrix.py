@@ -1,15 +1,16 @@
-"""Matrices of pairwise values, ordered by similarity."""
+"""Matrices of pairs: values of pairs ordered by similarity, and the confusions of classes."""
 
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Int, Real
+from jaxtyping import Float, Int, Real
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from scipy.cluster import hierarchy
 from scipy.spatial import distance
 
-from jaxprune.report.plots.style import INK, PALETTE, literal, new_axes
+from jaxprune.report.plots.style import INK, LINE, PALETTE, format_tick, literal, new_axes
 
 _LONGEST = 28  # letters of a name
 
@@ -57,16 +58,58 @@ def matrix_plot(
     side = min(6.4, 0.6 + 0.09 * max(map(len, tick_labels)) + max(0.42 * count, 1.2))
     figure, axes = new_axes(title, "", "", (side, side - 0.2))
     opacity = np.clip(np.nan_to_num((values - low) / (high - low)), 0, 1)
-    # Opacity works on both light and dark backgrounds.
-    axes.imshow(np.dstack([np.broadcast_to(to_rgb(PALETTE[0]), (count, count, 3)), opacity]), interpolation="none")
-    axes.grid(visible=False)
-    axes.set_xticks(range(count), tick_labels, rotation=45, ha="right", rotation_mode="anchor", color=INK)
-    axes.set_yticks(range(count), tick_labels, color=INK)
-    for (row, column), value in np.ndenumerate(values):
-        if count <= max_values and np.isfinite(value):
-            colour = "#ffffff" if opacity[row, column] > 0.5 else INK
-            axes.text(column, row, f"{value:{spec}}", ha="center", va="center", fontsize=7.5, color=colour)
+    _draw_cells(axes, opacity)
+    _name_cells(axes, tick_labels)
+    if count <= max_values:
+        _write_cells(axes, opacity, np.where(np.isfinite(values), np.vectorize(f"{{:{spec}}}".format)(values), ""), 7.5)
     return figure
+
+
+@literal
+def confusion_matrix(
+    matrix: Real[np.ndarray, "c c"], class_names: Sequence[str], title: str = "", max_labels: int = 20
+) -> Figure:
+    """Draws counts of (true class, predicted class), each cell coloured by its share of its row's total.
+
+    Args:
+      matrix: the counts; a row per true class, a column per predicted class.
+      class_names: one name per class.
+      title: displayed above.
+      max_labels: the largest number of classes for which counts and names are written.
+    """
+    matrix = np.asarray(matrix)
+    count = len(matrix)
+    share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    side = min(6.0, 2.0 + 0.36 * count)
+    figure, axes = new_axes(title, "predicted", "true", (side, side - 0.3))
+    _draw_cells(axes, share)
+    axes.spines[:].set_visible(True)
+    if count > max_labels:
+        return figure
+    for between in np.arange(0.5, count - 1):
+        axes.axvline(between, color=LINE, linewidth=0.6, zorder=0)
+        axes.axhline(between, color=LINE, linewidth=0.6, zorder=0)
+    _name_cells(axes, class_names)
+    _write_cells(axes, share, np.vectorize(lambda value: format_tick(value) if value else "")(matrix), 8)
+    return figure
+
+
+def _draw_cells(axes: Axes, shares: Float[np.ndarray, "n n"]) -> None:
+    """Draws shares as opacity, which works on both light and dark backgrounds."""
+    axes.imshow(np.dstack([np.broadcast_to(to_rgb(PALETTE[0]), (*shares.shape, 3)), shares]), interpolation="none")
+    axes.grid(visible=False)
+
+
+def _name_cells(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor", color=INK)
+    axes.set_yticks(range(len(names)), names, color=INK)
+
+
+def _write_cells(axes: Axes, shares: np.ndarray, texts: np.ndarray, size: float) -> None:
+    for (row, column), text in np.ndenumerate(texts):
+        if text:
+            colour = "#ffffff" if shares[row, column] > 0.5 else INK
+            axes.text(column, row, text, ha="center", va="center", fontsize=size, color=colour)
 
 
 def _shortened(name: str) -> str:

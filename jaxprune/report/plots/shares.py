@@ -1,5 +1,7 @@
 """Axes of shares of 1, such as accuracy: from 0 to 1, or visibly cut where all values are close together."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -33,16 +35,8 @@ def limit_shares(axes: Axes, values: ArrayLike) -> None:
     for end in (0.0, 1.0) if high + pad < 1 else (0.0,):
         for shift in (0.02, 0.045):
             y = abs(end - shift)
-            axes.plot(
-                (-0.012, 0.012),
-                (y - 0.012, y + 0.012),
-                transform=axes.transAxes,
-                color=MUTED,
-                linewidth=1.2,
-                clip_on=False,
-                zorder=5,
-                gid=_CUT,
-            )
+            place: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False, "zorder": 5, "gid": _CUT}
+            axes.plot((-0.012, 0.012), (y - 0.012, y + 0.012), color=MUTED, linewidth=1.2, **place)
 
 
 def cut_note(figure: Figure) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.nn import Attended, Host, Tokens
@@ -49,10 +49,22 @@ def tokens_before(host: Host, images: Float[Array, "b *sides c"], layer: int) ->
     return host.run_blocks(images, stop=range(len(host.sites()))[layer] + 1).block_inputs[-1]
 
 
-def attended(host: Host, images: Float[Array, "b *sides c"], needs: frozenset[str], layer: int = -1) -> Attended:
-    """The fields `needs` of one block's attention; later blocks are not run."""
+def attended(
+    host: Host,
+    images: Float[Array, "b *sides c"],
+    needs: frozenset[str],
+    layer: int = -1,
+    *,
+    train_key: PRNGKeyArray | None = None,
+) -> Attended:
+    """The fields `needs` of one block's attention; later blocks are not run.
+
+    Args:
+      train_key: runs the network as in training, with its random numbers from this key.
+    """
     layer = range(len(host.sites()))[layer]
-    return host.run_blocks(images, taps={layer: needs}, stop=layer + 1).output().attended[layer]
+    how = {"train": train_key is not None, "key": train_key}
+    return host.run_blocks(images, taps={layer: needs}, stop=layer + 1, **how).output().attended[layer]
 
 
 def cls_attention(host: Host, images: Float[Array, "b *sides c"], layer: int = -1) -> Float[Array, "b h p"]:

@@ -22,3 +22,11 @@ def test_values_are_written_in_that_order_and_gaps_are_empty():
     assert sorted(text.get_text() for text in axes.texts) == ["0.10", "0.10", "0.90", "0.90", "1.00", "1.00", "1.00"]
     assert not plots.matrix_plot(np.eye(40), [str(i) for i in range(40)]).axes[0].texts
     assert draw(figure) and draw(plots.matrix_plot(np.eye(2), ["a" * 80, "b" * 80]))
+
+
+def test_confusion_matrix():
+    figure = plots.confusion_matrix(np.array([[3, 1], [0, 0]]), ["a", "b"])
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.texts] == ["3", "1"]
+    np.testing.assert_allclose(axes.images[0].get_array()[..., 3], [[0.75, 0.25], [0, 0]])
+    assert not plots.confusion_matrix(np.eye(40), [str(i) for i in range(40)]).axes[0].texts

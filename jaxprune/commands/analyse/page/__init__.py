@@ -49,7 +49,6 @@ def describe(
     """Adds all results to a section of a report.
 
     Args:
-      section: the section.
       analysis: what is described.
       tables: the rows.
       maps: what `pattern_tables.depth_maps` returned.

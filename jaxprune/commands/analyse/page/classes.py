@@ -24,7 +24,6 @@ def losses(section: Section, analysis: Analysis, rows: Rows) -> None:
     """Adds some of the images that each plan loses, and the classes with the largest loss.
 
     Args:
-      section: the section.
       analysis: one with answers.
       rows: what `by_class` of the answers returned.
     """
@@ -76,7 +75,6 @@ def confusions(section: Section, rows: Rows, observations: Sequence[Observed]) -
     """Adds the pairs of classes whose confusion grew and shrank most under each plan.
 
     Args:
-      section: the section.
       rows: what `outcomes.confusions` returned.
       observations: of all members.
     """
@@ -103,7 +101,6 @@ def patterns(section: Section, rows: Rows, observations: Sequence[Observed]) -> 
     """Adds the classes with the lowest and the highest value of each measure of patterns.
 
     Args:
-      section: the section.
       rows: what `class_patterns.class_rows` returned.
       observations: of all members.
     """

@@ -47,7 +47,6 @@ def across_data_sets(section: Section, rows: Rows, about: Mapping[str, str]) -> 
     """Adds the similarity of a plan's maps on several data sets.
 
     Args:
-      section: the section.
       rows: what `pattern_tables.across_data_sets` returned.
       about: location of each data set.
     """

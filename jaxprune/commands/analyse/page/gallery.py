@@ -35,7 +35,6 @@ def describe(section: Section, plans: Sequence[Observed], analysis: Analysis) ->
     """Adds a few random images, each with its dropped and merged patches under each plan.
 
     Args:
-      section: the section.
       plans: what `drawn` returned; at least one.
       analysis: whose images, answers and names of classes are shown.
     """

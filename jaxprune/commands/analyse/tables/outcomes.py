@@ -71,13 +71,8 @@ def answers(observations: Sequence[Observed], *, neighbours: int) -> Answers | R
     if not all("pooled" in observed for observed in observations) or len(labels) < 2:
         return None
     dense = {observed.member.network: observed["pooled"] for observed in observations if observed.member.plan == DENSE}
-    predictions = {
-        name_of(observed): knn_classes_of_others(
-            dense[observed.member.network], labels, observed["pooled"], k=neighbours
-        )
-        for observed in observations
-    }
-    return Answers(NEIGHBOURS, labels, predictions)
+    classes = lambda o: knn_classes_of_others(dense[o.member.network], labels, o["pooled"], k=neighbours)
+    return Answers(NEIGHBOURS, labels, {name_of(observed): classes(observed) for observed in observations})
 
 
 def plan_rows(
@@ -128,13 +123,8 @@ def by_class(outcome: Answers, base: tuple[str, str], class_names: Sequence[str]
         in_class = outcome.labels == number
         dense = float(outcome.right(base)[in_class].mean())
         changes = {plan: float(outcome.right((network, plan))[in_class].mean()) - dense for network, plan in plans}
-        start = {
-            "network": base[0],
-            "class": class_names[number],
-            "images": int(in_class.sum()),
-            "accuracy, dense": dense,
-        }
-        rows.append({**start, **changes})
+        start = {"network": base[0], "class": class_names[number], "images": int(in_class.sum())}
+        rows.append({**start, "accuracy, dense": dense, **changes})
     return sorted(rows, key=lambda row: sum(row[plan] for _, plan in plans))
 
 

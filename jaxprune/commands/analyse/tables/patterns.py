@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxprune.commands.analyse.tables.outcomes import name_of
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.evaluate.reduction_patterns import clusters_alike, overlaps
 from jaxprune.measures import heat_maps
@@ -28,11 +29,8 @@ def across_rates(observations: Sequence[Observed]) -> list[Row]:
     rows = []
     for first, second in itertools.combinations(observations, 2):
         a, b = first.member, second.member
-        if (
-            (a.network, a.method, a.layers) != (b.network, b.method, b.layers)
-            or a.num_keep == b.num_keep
-            or not a.layers
-        ):
+        same = (a.network, a.method, a.layers) == (b.network, b.method, b.layers)
+        if not same or a.num_keep == b.num_keep or not a.layers:
             continue
         higher, lower = (first, second) if a.num_keep > b.num_keep else (second, first)
         start = {"network": a.network, "method": a.method, "plan": higher.member.plan, "lower plan": lower.member.plan}
@@ -94,7 +92,7 @@ def depth_maps(observations: Sequence[Observed]) -> dict[tuple[str, str], np.nda
         grids = set(observed.member.grids)
         if len(grids) == 1 and len(next(iter(grids))) == 2:
             (grid,) = grids
-            maps[observed.member.network, observed.member.plan] = observed.patterns.depths().mean(0).reshape(grid)
+            maps[name_of(observed)] = observed.patterns.depths().mean(0).reshape(grid)
     return maps
 
 
@@ -111,10 +109,8 @@ def maps_alike(observations: Sequence[Observed], maps: Mapping[tuple[str, str], 
     rows = []
     for member, rival in itertools.combinations((observation.member for observation in observations), 2):
         names = (member.network, member.plan), (rival.network, rival.plan)
-        if not all(name in maps for name in names) or (member.layers, member.num_keep) != (
-            rival.layers,
-            rival.num_keep,
-        ):
+        comparable = (member.layers, member.num_keep) == (rival.layers, rival.num_keep)
+        if not comparable or not all(name in maps for name in names):
             continue
         first, second = (maps[name] for name in names)
         same = member.network == rival.network or member.method == rival.method
@@ -134,23 +130,12 @@ def across_data_sets(
       observations: all members, on any data set.
       maps: for each data set what `depth_maps` returned.
     """
-    rows, methods = (
-        [],
-        {
-            (observation.member.network, observation.member.plan): observation.member.method
-            for observation in observations
-        },
-    )
+    rows, methods = [], {name_of(observed): observed.member.method for observed in observations}
     for (data, maps_here), (data_there, maps_there) in itertools.combinations(maps.items(), 2):
         for network, plan in maps_here:
             if (network, plan) in maps_there:
-                names = {
-                    "network": network,
-                    "plan": plan,
-                    "method": methods[network, plan],
-                    "data": data,
-                    "other data": data_there,
-                }
+                names = {"network": network, "plan": plan, "method": methods[network, plan]}
+                names |= {"data": data, "other data": data_there}
                 rows.append({**names, **heat_maps.measures(maps_here[network, plan], maps_there[network, plan])})
     return rows
 

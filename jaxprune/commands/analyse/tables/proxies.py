@@ -48,24 +48,16 @@ def anchor_rows(
     ]
     apart = _apart(pairs, layers)
     for anchor, rival in pairs:
-        names: dict[str, Any] = {
-            "network": anchor.member.network,
-            "anchor": anchor.member.plan,
-            "plan": rival.member.plan,
-        }
+        member = anchor.member
+        names: dict[str, Any] = {"network": member.network, "anchor": member.plan, "plan": rival.member.plan}
         if outcome is not None:
             anchor_score, rival_score = (outcome.score(name_of(observed)) for observed in (anchor, rival))
             names["accuracy difference"] = anchor_score - rival_score
         for layer in layers:
             if (name_of(anchor), name_of(rival), layer) in apart:
-                yield {
-                    **names,
-                    "anchor method": anchor.member.method,
-                    "layer": layer,
-                    **apart[name_of(anchor), name_of(rival), layer],
-                    **_likeness(anchor, rival, layer),
-                    "images": len(anchor["index"]),
-                }
+                values = apart[name_of(anchor), name_of(rival), layer] | _likeness(anchor, rival, layer)
+                row = {**names, "anchor method": member.method, "layer": layer, **values}
+                yield {**row, "images": len(anchor["index"])}
 
 
 def correlations(rows: Sequence[dict[str, Any]], *, draws: int = 1000) -> list[dict[str, Any]]:
@@ -80,24 +72,14 @@ def correlations(rows: Sequence[dict[str, Any]], *, draws: int = 1000) -> list[d
     result = []
     groups = dict.fromkeys((row["network"], row["anchor method"], row["layer"]) for row in rows)
     for network, anchor, layer in groups:
-        group = [
-            row for row in rows if (row["network"], row["anchor method"], row["layer"]) == (network, anchor, layer)
-        ]
+        key = (network, anchor, layer)
+        group = [row for row in rows if (row["network"], row["anchor method"], row["layer"]) == key]
         for metric in METRICS:
             pairs = np.array([[row.get("accuracy difference", np.nan), row[metric]] for row in group], float)
             rho, tau = (call(*pairs.T, draws=draws) for call in (rank_correlation.spearman, rank_correlation.kendall))
             if not np.isnan(rho.value):
-                result.append(
-                    {
-                        "network": network,
-                        "anchor": anchor,
-                        "layer": layer,
-                        "metric": metric,
-                        **_columns("Spearman", rho),
-                        **_columns("Kendall", tau),
-                        "pairs": rho.count,
-                    }
-                )
+                row = {"network": network, "anchor": anchor, "layer": layer, "metric": metric}
+                result.append({**row, **_columns("Spearman", rho), **_columns("Kendall", tau), "pairs": rho.count})
     return result
 
 
@@ -130,12 +112,11 @@ def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) ->
         for anchor, rival in ordered:
             if field not in anchor or field not in rival:
                 continue
-            apart = alignment.distances(prepared(name_of(anchor), field), prepared(name_of(rival), field))
+            names = name_of(anchor), name_of(rival)
+            apart = alignment.distances(*(prepared(name, field) for name in names))
             # Rounded, so that rounding errors of equal features do not affect ranks.
-            rounded = {
-                name: max(0.0, round(value, _DECIMALS)) if value == value else value for name, value in apart.items()
-            }
-            distances[name_of(anchor), name_of(rival), layer] = rounded
+            rounded = lambda value: max(0.0, round(value, _DECIMALS)) if value == value else value
+            distances[*names, layer] = {metric: rounded(value) for metric, value in apart.items()}
     return distances
 
 

@@ -83,9 +83,9 @@ def spatial_rows(observations: Sequence[Observed]) -> list[dict[str, Any]]:
 def depth_rows(observations: Sequence[Observed]) -> list[dict[str, Any]]:
     """Returns a row per plan that keeps patches: the mean depth of patches in blocks, and its unevenness."""
     rows = []
-    for observed in (
-        observation for observation in observations if observation.keeps and len(set(observation.member.grids)) == 1
-    ):
+    for observed in observations:
+        if not observed.keeps or len(set(observed.member.grids)) > 1:
+            continue
         depths, member = observed.patterns.depths(), observed.member
         value, low, high = unevenness(depths)
         start = {"network": member.network, "plan": member.plan, "method": member.method}

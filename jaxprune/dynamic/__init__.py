@@ -1,0 +1,45 @@
+"""Networks that spend by image: exits, thresholds for a budget, and an engine in which easy images cost less."""
+
+from typing import Any
+
+from jaxprune import plugins
+from jaxprune.dynamic.engine import Engine, Served
+from jaxprune.dynamic.exit_policy import confidence, exit_of, operate, thresholds
+from jaxprune.dynamic.segments import Segment, Segmented
+
+__all__ = [
+    "Engine",
+    "Segment",
+    "Segmented",
+    "Served",
+    "confidence",
+    "create",
+    "exit_of",
+    "methods",
+    "operate",
+    "thresholds",
+]
+
+
+def methods() -> dict[str, type[Segmented]]:
+    """Returns {name: class} of every network with exits, found by its file."""
+    import jaxprune.dynamic as family
+
+    return plugins.methods(family, Segmented)
+
+
+def create(name: str, **arguments: Any) -> Segmented:
+    """Builds a network with exits.
+
+    Args:
+      name: a module of this package, such as "cascade".
+      arguments: those of its class.
+
+    Raises:
+      UserError: there is no such network, or it has no such argument.
+    """
+    import jaxprune.dynamic as family
+
+    cls = plugins.find(family, Segmented, name)
+    plugins.check_arguments(cls, arguments, plugins.parameters(cls))
+    return cls(**arguments)

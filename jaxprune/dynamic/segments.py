@@ -1,0 +1,78 @@
+"""Networks in segments: each ends with an exit, and what an image needs to go on is a pytree, batch axis first."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, UInt8
+
+from jaxprune.errors import UserError
+
+State = Any
+
+
+class Segment(NamedTuple):
+    """A part of a network up to an exit.
+
+    Attributes:
+      call: (network, state) -> (state, logits), for a batch of images; every row only depends on its own image.
+      cost: multiply-accumulates of the segment, in units of 10⁹.
+    """
+
+    call: Callable[[Any, State], tuple[State, Float[Array, "b c"]]]
+    cost: float
+
+
+class Segmented(nnx.Module):
+    """Base class of networks with exits.
+
+    A subclass defines `segments` and `begin`, and sets `preprocessing`, that of the images that it takes.
+    """
+
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, in order."""
+        raise NotImplementedError
+
+    def begin(self, pixels: UInt8[Array, "b *sides c"]) -> State:
+        """The state that enters the first segment, from pixels from 0 to 255."""
+        raise NotImplementedError
+
+    def costs(self) -> tuple[float, ...]:
+        """Multiply-accumulates of an image that leaves at each exit, in units of 10⁹."""
+        costs, total = [], 0.0
+        for segment in self.segments():
+            total += segment.cost
+            costs.append(total)
+        return tuple(costs)
+
+    def __call__(self, pixels: UInt8[Array, "b *sides c"]) -> Float[Array, "m b c"]:
+        """Computes the logits of all exits for all images; for training, and to choose thresholds."""
+        state, logits = self.begin(pixels), []
+        for segment in self.segments():
+            state, values = segment.call(self, state)
+            logits.append(values)
+        return jnp.stack(logits)
+
+
+def require_classes(counts: Sequence[int]) -> None:
+    """Refuses exits of different classes.
+
+    Raises:
+      UserError: see above, or there are no classes.
+    """
+    if len(set(counts)) != 1 or not counts[0]:
+        raise UserError(
+            f"The exits predict {', '.join(map(str, counts))} classes: give networks with a head for the same classes."
+        )
+
+
+def selected(state: State, rows: Any) -> State:
+    """Returns some rows of a state."""
+    return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0), state)
+
+
+def joined(states: Sequence[State]) -> State:
+    """Returns states one behind the other."""
+    return states[0] if len(states) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *states)

@@ -1,0 +1,49 @@
+"""How alike a student is to its teacher on held-out images."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxprune.data.augment import normalize
+from jaxprune.data.loader import eval_batches
+from jaxprune.data.source import Source
+from jaxprune.evaluate import Averages, Forward, run_over
+from jaxprune.nn.host import Host
+from jaxprune.nn.params import merge, split
+from jaxprune.recover.distance import cosine, view
+from jaxprune.recover.lesson import as_read_by
+from jaxprune.recover.settings import Settings
+
+
+class Likeness:
+    """Measures how alike a student with some parameters is to its teacher, on held-out images."""
+
+    def __init__(self, student: Host, teacher: Host, held_out: Source, settings: Settings, mesh: Mesh):
+        self._parts, self._teacher, self._mesh, self._record = split(student), split(teacher), mesh, student
+        batches = {"batch_size": settings.batch_size, "process_index": jax.process_index()}
+        batches |= {"process_count": jax.process_count()}
+        self._batches = eval_batches(held_out, preprocessing=teacher.preprocessing, **batches)
+        self._teacher_record = teacher.preprocessing
+
+    def __call__(self, params: Mapping[str, jax.Array]) -> dict[str, float]:
+        """Returns the mean `cosine`, and the `agreement` where both have a head with the same classes."""
+        arrays = {"student": dict(params), "teacher": self._teacher.params}
+        forward = Forward(self._call, arrays)
+        (averages,) = run_over(self._batches, {"alike": forward}, [Averages("alike")], self._mesh, desc="held out")
+        return averages
+
+    def _call(self, arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        images = normalize(batch["image"], self._teacher_record.mean, self._teacher_record.std)
+        teacher_view = view(merge(self._teacher.graph, arrays["teacher"], self._teacher.rest), images)
+        student = merge(self._parts.graph, arrays["student"], self._parts.rest)
+        student_view = view(student, as_read_by(self._record, images, self._teacher_record))
+        likeness = {}
+        if student_view.features.shape == teacher_view.features.shape:
+            likeness["cosine"] = cosine(student_view, teacher_view)
+        logits, reference = student_view.logits, teacher_view.logits
+        if logits is not None and reference is not None and logits.shape == reference.shape:
+            likeness["agreement"] = (logits.argmax(-1) == reference.argmax(-1)).astype(np.float32)
+        return likeness

@@ -1,0 +1,145 @@
+"""One step of a plan, `At(layer, method, amount)`."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jaxprune import errors, plugins
+from jaxprune.errors import UserError, unknown
+from jaxprune.reduction.parts.base import Reducer
+from jaxprune.reduction.parts.find_method import method_class, method_name, shown_name
+from jaxprune.reduction.parts.plan_text import INPUT
+from jaxprune.reduction.parts.step_sizes import Amount, Count, Rate, Removal, whole
+
+POSITIONS = ("mean", "kept")
+AMOUNTS = ("keep_rate", "num_keep", "r", "position")  # what every method takes in a step
+
+
+class At:
+    """One step of a plan: a method at a block, with one amount.
+
+    >>> At(3, "topk", keep_rate=0.7)
+    At(3, 'topk', keep_rate=0.7)
+
+    Args:
+      layer: the block that reduces, from 0; "input" means before patch embedding.
+      method: a module of `jaxprune.reduction`, the name of another package's method, or a subclass of `Reducer`.
+      keep_rate: fraction of all patches of the image that the step keeps.
+      num_keep: number of patches that it keeps.
+      r: number of incoming rows that it removes.
+      position: the position of a merged row: the size-weighted "mean" of its rows, or that of the row "kept".
+      options: the method's own options.
+
+    Raises:
+      UserError: there is no such method or place, or not exactly one amount.
+    """
+
+    def __init__(
+        self,
+        layer: int | str,
+        method: str | type[Reducer],
+        *,
+        keep_rate: float | int | None = None,
+        num_keep: int | None = None,
+        r: int | None = None,
+        position: str = "mean",
+        **options: Any,
+    ):
+        amounts = {"keep_rate": (keep_rate, Rate), "num_keep": (num_keep, Count), "r": (r, Removal)}
+        amounts = {name: pair for name, pair in amounts.items() if pair[0] is not None}
+        if len(amounts) != 1:
+            raise UserError(
+                f"A step takes one amount, keep_rate=, num_keep= or r=, and {shown_name(method_class(method))} at "
+                f"{layer} has {' and '.join(amounts) or 'none'}: write for example keep_rate=0.7."
+            )
+        ((value, kind),) = amounts.values()
+        self._fill(layer, method_class(method), kind(value), position, options)
+
+    @classmethod
+    def of(
+        cls, layer: int | str, method: type[Reducer], amount: Amount, position: str, options: Iterable[tuple]
+    ) -> "At":
+        """Makes a step from an `Amount`."""
+        step = cls.__new__(cls)
+        step._fill(layer, method, amount, position, dict(options))
+        return step
+
+    def _fill(
+        self, layer: int | str, cls: type[Reducer], amount: Amount, position: str, options: dict[str, Any]
+    ) -> None:
+        entrance, method = cls.where == "embed", shown_name(cls)
+        if isinstance(layer, str) and layer != INPUT:
+            raise UserError(f"{method} at {layer!r}: a step is at the number of a block, or at {INPUT!r}.")
+        if (layer == INPUT) != entrance:
+            remedy = f"use At({INPUT!r}, …)" if entrance else "give the number of a block"
+            raise UserError(f"{method} cannot work at {layer!r}: {remedy}.")
+        if entrance and isinstance(amount, Removal):
+            raise UserError(f"{method} prunes once, before the first block: use keep_rate or num_keep instead of r.")
+        if not isinstance(layer, str) and whole("block", layer) < 0:
+            raise UserError(f"reduction_loc {layer} is outside the network: blocks count from 0.")
+        if position not in POSITIONS:
+            raise unknown("position of merged rows", position, POSITIONS)
+        self.layer: int | str = layer if isinstance(layer, str) else int(layer)
+        self.method, self.reducer_class, self.amount, self.position = method, cls, amount, position
+        check_options(cls, options, AMOUNTS)
+        self.options = stated(cls, options)
+
+    def _key(self) -> tuple:
+        return (self.layer, self.reducer_class, self.amount, self.position, self.options)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, At) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def settings(self) -> dict[str, Any]:
+        """The amount and the options by name, without those at their default."""
+        position = {} if self.position == "mean" else {"position": self.position}
+        return {self.amount.name: self.amount.value, **position, **dict(self.options)}
+
+    def __repr__(self) -> str:
+        settings = "".join(f", {name}={value!r}" for name, value in self.settings().items())
+        return f"At({self.layer!r}, {as_argument(self.reducer_class)}{settings})"
+
+
+def check_options(cls: type[Reducer], options: Iterable[str], common: Iterable[str]) -> None:
+    """Checks that a method has these options.
+
+    Args:
+      common: what a step or a plan of any method takes besides.
+
+    Raises:
+      UserError: it has no such option; the message lists those that there are.
+    """
+    parameters = plugins.parameters(cls) - {"step", "rngs", "scorer"}
+    for option in options:
+        if option not in parameters:
+            names = [*common, *sorted(parameters)]
+            raise UserError(
+                f"{shown_name(cls)} has no option {option!r}.{errors.nearest(option, names)} Its plans take "
+                f"{', '.join(names)}."
+            )
+
+
+def stated(cls: type[Reducer] | None, options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Options in the order of a plan, with the one that says whether the method has parameters."""
+    form = getattr(cls, "off_the_shelf", None)
+    return tuple(sorted((dict(options) if form is None else {form: True, **options}).items()))
+
+
+def trained(cls: type[Reducer] | None, options: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    """The same options for the trained form of a method that also works off the shelf."""
+    form = getattr(cls, "off_the_shelf", None)
+    return stated(cls, {**dict(options), form: False} if form else dict(options))
+
+
+def as_argument(cls: type[Reducer]) -> str:
+    """A method as an argument of `Plan`: its name, or its class."""
+    name = method_name(cls)
+    return cls.__name__ if name is None else repr(name)
+
+
+def check_first(at: At) -> None:
+    """Raises a `UserError` for a step at block 0 that reads the block before."""
+    if at.reducer_class.where == "before" and at.reducer_class.needs and at.layer == 0:
+        raise UserError(f"{at.method} reads the attention of the block before, so block 0 cannot reduce: use 1.")

@@ -1,0 +1,84 @@
+"""ConvNets through the commands: trained with their statistics, started from, evaluated, and read by a scorer."""
+
+import logging
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from jaxprune import checkpoints, commands, main
+from jaxprune import open as door
+from jaxprune.checkpoints.store import load_params, load_running
+from jaxprune.commands.shared import inputs
+from jaxprune.errors import UserError
+from jaxprune.open import NetworkCache
+from jaxprune.preprocessing import Preprocessing
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
+
+
+def run(workdir, name="mobileone_s0", **overrides):
+    config = main.load_config(f"{CONFIGS}/ranking/proposal.py:smoke,model={name}")
+    config.update(overrides)
+    return commands.find("finetune")(config, Path(workdir))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "proposal"
+    return workdir, run(workdir)
+
+
+def test_its_statistics_are_learned_and_stored(trained):
+    workdir, summary = trained
+    statistics = load_running(workdir)
+    assert statistics and all(not np.all(array == 0) for name, array in statistics.items() if name.endswith(".mean"))
+    config = main.load_config(f"{CONFIGS}/ranking/proposal.py:smoke")
+    model, correct = checkpoints.load_model(workdir), []
+    for batch in inputs.eval_batches(config, inputs.source(config, "eval")):
+        logits, _ = model(inputs.normalized(config, jnp.asarray(batch["image"])))
+        correct += list((np.argmax(logits, -1) == batch["label"])[batch["valid"]])
+    assert np.mean(correct) == pytest.approx(summary["accuracy"])
+
+
+def test_papr_reads_it(trained):
+    workdir, _ = trained
+    text = f"papr:run={workdir}"
+    opened = door.open_scorers([text], NetworkCache(), preprocessing=Preprocessing((32, 32)), grid=(4, 4))
+    assert opened.scorers[text](jnp.zeros((2, 32, 32, 3))).shape == (2, 16)
+
+
+def test_another_run_starts_from_it(trained, tmp_path, caplog):
+    workdir, _ = trained
+    caplog.set_level(logging.INFO)
+    run(tmp_path / "run", run=str(workdir), trainable_blocks=0)
+    before, after = load_params(workdir), load_params(tmp_path / "run")
+    assert {name for name in before if np.any(before[name] != after[name])} == {"linear.kernel", "linear.bias"}
+    assert "with its head of 10 classes" in caplog.text
+
+
+def test_a_run_starts_from_a_published_file(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    run(tmp_path / "first", "resnet18")
+    model = checkpoints.load_model(tmp_path / "first")
+    checkpoints.save_pretrained(model, tmp_path / "resnet.safetensors")
+    model_settings = {"weights": str(tmp_path / "resnet.safetensors")}
+    summary = run(tmp_path / "second", "resnet18", model=model_settings, epochs=0.25)
+    assert summary["steps"] == 1 and "with its head of 10 classes" in caplog.text
+
+
+def test_what_a_convnet_lacks_is_refused(trained, tmp_path):
+    with pytest.raises(UserError, match="A plan reduces the tokens of a transformer"):
+        run(tmp_path / "reduced", reduction={"method": "topk"})
+    with pytest.raises(UserError, match=r"set distill\.tokens=0"):
+        run(tmp_path / "taught", teacher=str(trained[0]))
+
+
+@pytest.mark.slow
+def test_images_of_several_classes_train_a_proposal(tmp_path):
+    data = {"source": "tfds", "name": "voc/2012", "label_key": "objects.label"}
+    with tfds.testing.mock_data(num_examples=16):
+        summary = run(tmp_path, loss="asymmetric", data=data)
+    assert 0 <= summary["map"] <= 1 and 0 <= summary["ema_map"] <= 1

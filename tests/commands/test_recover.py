@@ -1,0 +1,113 @@
+"""`recover`: contestants are healed once each, compared on other images, and their files load everywhere."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxprune import commands, main
+from jaxprune.bench.timing import OverRounds
+from jaxprune.checkpoints import load_model
+from jaxprune.commands.recover.page import Comparison, _finding, summary
+from jaxprune.errors import UserError
+from jaxprune.measures.intervals import Interval, share
+from jaxprune.recover.compare import Judge, Opinion, Replies, Row, judged
+from jaxprune.report.table import Table
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
+
+
+@pytest.fixture(scope="module")
+def run_directory(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("recover")
+    config = main.load_config(str(CONFIGS / "recover.py:smoke"))
+    summary = commands.find("recover")(config, workdir)
+    return workdir, config, summary
+
+
+def test_every_contestant_leaves_a_network(run_directory):
+    workdir, _, results = run_directory
+    assert list(results) == ["dense", "topk", "depth=1", "img_size=16"]
+    fast = load_model(workdir / "topk" / "healed.safetensors")
+    assert fast.plan.steps[0].method == "topk"
+    assert len(load_model(workdir / "depth=1" / "healed.safetensors").blocks) == 1
+    assert load_model(workdir / "img_size=16" / "healed.safetensors").preprocessing.sides == (16, 16)
+    text = (workdir / "report.html").read_text()
+    for word in ("Healed under its plans", "agreement before", "measured speed-up", "depth=1"):
+        assert word in text
+    assert (workdir / "recover.csv").read_text().count("\n") == 5
+
+
+def test_what_is_healed_is_not_healed_again(run_directory):
+    workdir, config, _ = run_directory
+    before = (workdir / "topk" / "healed.safetensors").stat().st_mtime_ns
+    again = config.copy_and_resolve_references()
+    again.update(rivals=("depth=1",), rounds=3)
+    assert list(commands.find("recover")(again, workdir)) == ["dense", "topk", "depth=1"]
+    assert (workdir / "topk" / "healed.safetensors").stat().st_mtime_ns == before
+    again.update(learning_rate=0.5)
+    with pytest.raises(UserError, match="learning_rate"):
+        commands.find("recover")(again, workdir)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rivals": ("depth=some",)}, "needs a whole number above 0"),
+        ({"rivals": ("nowhere",)}, "no run directory or file nowhere"),
+        ({"plans": ()}, "are empty: give a plan"),
+        ({"minutes": 0.0}, "are both 0"),
+        ({"trainable": "few"}, "none of all, norms, last:K, lora:R"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes, message, tmp_path):
+    config = main.load_config(str(CONFIGS / "recover.py"))
+    config.update(run=str(tmp_path), **changes)
+    with pytest.raises(UserError, match=message):
+        commands.find("recover")(config, tmp_path / "out")
+
+
+LABELS = np.array([0, 1, 1, 0, 1])
+
+
+def opinion(classes, labels=LABELS):
+    return Opinion.of(Judge(None), Replies(np.eye(2)[np.array(classes)], np.asarray(labels)))
+
+
+def test_opinions_are_counted():
+    dense, healed, before = opinion([0, 1, 1, 0, 0]), opinion([0, 1, 0, 0, 1]), opinion([1, 0, 0, 1, 1])
+    earlier, agreement, accuracy, lost, rescued = judged(healed, dense, before, np.array([0, 0, 1, 0, 1], bool))
+    assert (earlier.value, agreement.value, accuracy.value, rescued.value) == (0.0, 0.6, 0.8, 0.5)
+    assert lost.value == 0.0 and agreement == share(3, 5) and lost.low < 0 < lost.high
+    assert judged(None, dense, None, None) == ("",) * 5
+    unlabelled = opinion([0, 1], [-1, -1])
+    assert unlabelled.accuracy() == "" and not unlabelled.labelled and unlabelled.agreement(unlabelled).value == 1.0
+
+
+def test_a_network_without_a_head_is_judged_by_a_linear_head(run_directory):
+    class Headless:
+        num_classes = 0
+
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(60, 4)) + 4 * np.eye(4)[np.arange(60) % 3]
+    labelled = Replies(features.astype(np.float32), np.arange(60) % 3)
+    judge = Judge.of(Headless(), lambda: labelled)
+    assert (judge.classes(labelled.values) == labelled.labels).mean() > 0.9
+    assert Judge.of(Headless(), lambda: Replies(features, np.full(60, -1))) is None
+
+
+def row(name, accuracy, speed):
+    share = Interval(accuracy, accuracy - 0.02, accuracy + 0.02)
+    return Row(name, 1.0, 1.0, OverRounds(speed, speed, speed), share, share, share, share, "", 100)
+
+
+def test_the_finding_names_no_winner_where_intervals_overlap():
+    dense = row("dense", 0.8, 1.0)
+    assert "above those of all" in _finding(Table([dense, row("a", 0.79, 2.0), row("b", 0.7, 2.1)]), "accuracy")
+    assert "within its interval" in _finding(Table([dense, row("a", 0.79, 2.0), row("b", 0.78, 2.1)]), "accuracy")
+    assert "No other one is as fast" in _finding(Table([dense, row("a", 0.79, 2.0), row("b", 0.7, 1.5)]), "accuracy")
+    assert "No healed network is faster" in _finding(Table([dense, row("a", 0.79, 0.9)]), "accuracy")
+    rows = Table([dense, row("a", 0.79, 2.0)])
+    assert summary(Comparison(rows, {}, False))["a"] == "agreement 79.0% accuracy 79.0% speed-up 2.00"
+    assert json.dumps(summary(Comparison(rows, {}, False)))
