@@ -39,7 +39,9 @@ class Cascade(Segmented):
             raise UserError("A cascade needs networks: give for example the same one for 126 and for 224 pixels.")
         for network in networks:
             if getattr(network, "preprocessing", None) is None:
-                raise UserError(f"A {type(network).__name__} does not say how its images are prepared: set preprocessing.")
+                raise UserError(
+                    f"A {type(network).__name__} does not say how its images are prepared: set preprocessing."
+                )
         require_classes([network.num_classes for network in networks])
         self.networks = nnx.List(networks)
         self.preprocessing, self.num_classes = networks[-1].preprocessing, networks[-1].num_classes
@@ -67,4 +69,8 @@ def _through(index: int) -> Any:
 
 
 def _gmacs(network: Any) -> float:
-    return flops.of_model(network).total / 1e9 if isinstance(network, Host) else flops.convnet(network, network.preprocessing.sides) / 1e9
+    return (
+        flops.of_model(network).total / 1e9
+        if isinstance(network, Host)
+        else flops.convnet(network, network.preprocessing.sides) / 1e9
+    )
