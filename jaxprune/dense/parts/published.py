@@ -1,6 +1,6 @@
 """Names and layouts of mmsegmentation's heads and of BEiT's neck."""
 
-from jaxprune.nn.tensor_rules import Rule, Tensor, convolution, convolution_back
+from jaxprune.nn.tensor_rules import Rule, Tensor, convolution, convolution_back, linear, linear_back
 
 
 def pointwise(tensor: Tensor) -> Tensor:
@@ -47,3 +47,36 @@ _UPSAMPLE = tuple(
     )
 )
 NECK = (*_UPSAMPLE, *batch_norm("fpn1.1", "bn"))
+
+
+def query_rules(published: str, path: str) -> tuple[Rule, ...]:
+    """SegViT's class queries and its class layer."""
+    return (
+        Rule(f"{published}q.weight", f"{path}queries"),
+        Rule(f"{published}class_embed.weight", f"{path}class_embed.kernel", linear, linear_back),
+        Rule(f"{published}class_embed.bias", f"{path}class_embed.bias"),
+    )
+
+
+def decoder(published: str, path: str) -> tuple[Rule, ...]:
+    """A decoder of SegViT.
+
+    Args:
+      published: the published name of its parts, with {} for "input_proj", "proj_norm" and "decoder".
+    """
+    layer, ours = published.format("decoder") + ".layers.{any}", f"{path}.layers.{{any}}"
+    dense_layers = {
+        published.format("input_proj"): f"{path}.input_proj",
+        **{f"{layer}.linear{i}": f"{ours}.fc{i}" for i in (1, 2)},
+        **{f"{layer}.multihead_attn.{part}": f"{ours}.cross_attn.{part}" for part in ("q", "k", "v", "proj")},
+        f"{layer}.self_attn.out_proj": f"{ours}.self_attn.proj",
+        f"{layer}.self_attn.in_proj": f"{ours}.self_attn.qkv",
+    }
+    norms = {
+        published.format("proj_norm"): f"{path}.proj_norm",
+        **{f"{layer}.norm{i}": f"{ours}.norm{i}" for i in (1, 2, 3)},
+    }
+    rules = [Rule(f"{torch}.bias", f"{name}.bias") for torch, name in (dense_layers | norms).items()]
+    rules += [Rule(f"{torch}.weight", f"{name}.kernel", linear, linear_back) for torch, name in dense_layers.items()]
+    rules += [Rule(f"{torch}.weight", f"{name}.scale") for torch, name in norms.items()]
+    return tuple(rule._replace(published=rule.published.replace("in_proj.", "in_proj_")) for rule in rules)
