@@ -3,6 +3,7 @@
 from jaxprune.losses.distillation import feature_distillation, kl_distillation, token_distillation
 from jaxprune.losses.keep_rate import ratio_loss
 from jaxprune.losses.multi_label import asymmetric_loss
+from jaxprune.losses.pixels import pixel_accuracy, pixel_cross_entropy
 from jaxprune.losses.ranking import focused_rank_loss, list_mle_loss, list_net_loss, point_wise_loss, rank_net_loss
 from jaxprune.losses.reconstruction import masked_mse
 
@@ -14,6 +15,8 @@ __all__ = [
     "list_mle_loss",
     "list_net_loss",
     "masked_mse",
+    "pixel_accuracy",
+    "pixel_cross_entropy",
     "point_wise_loss",
     "rank_net_loss",
     "ratio_loss",
