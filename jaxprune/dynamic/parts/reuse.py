@@ -1,4 +1,4 @@
-"""What a stage of DVT takes from the one before: its features, and its relations (Wang et al., 2021, Sec. 3.3)."""
+"""What a stage of DVT takes from the one before: its features, and its relations (Wang et al., 2021)."""
 
 from typing import Any
 
