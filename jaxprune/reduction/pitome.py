@@ -11,7 +11,7 @@ from jaxprune.reduction.parts import clusters
 from jaxprune.reduction.parts.base import Step
 from jaxprune.reduction.parts.cosines import Cosines
 from jaxprune.reduction.parts.keep_rows import best, places, present, unchanged
-from jaxprune.reduction.parts.pair_merging import PairMerger
+from jaxprune.reduction.parts.pair_merging import PairMerger, alternating
 from jaxprune.reduction.tome import match
 
 ORDERS = ("deit", "mae")
@@ -62,16 +62,14 @@ def pair(
     taking_part = n if partners == "all" else 2 * num_merged
     pairs = match(jax.vmap(lambda metric, ids: metric[ids])(metric, order[:, :taking_part]), num_merged, 0)
 
-    def one(order, pairs):
-        ranks = jnp.arange(n, dtype=jnp.int32)
-        kept = jnp.concatenate([2 * pairs.unmerged, ranks[taking_part:], ranks[1:taking_part:2]])
-        target = ranks.at[2 * pairs.merged].set(1 + 2 * pairs.best[pairs.merged])
-        return kept, target
-
-    kept, target = jax.vmap(one)(order, pairs)
-    numbers = places(kept, n)
-    follow = lambda order, kept, target, numbers: (order[kept], jnp.zeros_like(order).at[order].set(numbers[target]))
-    return jax.vmap(follow)(order, kept, target, numbers)
+    ranks = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[None], order.shape)
+    kept = jnp.concatenate([2 * pairs.unmerged, ranks[:, taking_part:], ranks[:, 1:taking_part:2]], axis=1)
+    merges = places(pairs.merged, pairs.best.shape[1]) >= 0
+    target_a = jnp.where(merges, 1 + 2 * pairs.best, ranks[:, 0:taking_part:2])
+    paired = alternating(target_a, ranks[:, 1:taking_part:2])
+    target = jnp.concatenate([paired, ranks[:, taking_part:]], axis=1)
+    follow = lambda order, kept, target, numbers, ranks: (order[kept], numbers[target][ranks])
+    return jax.vmap(follow)(order, kept, target, places(kept, n), places(order, n))
 
 
 class PiToMe(PairMerger):

@@ -17,10 +17,11 @@ from support import quick_compile, slow_but
 from jaxprune import reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.nn import kernels
-from jaxprune.nn.tokens import all_present
+from jaxprune.nn.tokens import WITHOUT_ATTENTION, all_present
 from jaxprune.reduction import At, Plan
 from jaxprune.reduction.diffrate import DiffRate
 from jaxprune.reduction.dynamicvit import DynamicViT
+from jaxprune.reduction.parts.radial_patterns import RadialPattern
 from jaxprune.scoring.parts.maps import to_grid
 
 METHODS = sorted(reduction.methods())
@@ -62,7 +63,8 @@ def reduce(method: str, on: str, keep_rate: float = 0.6, **arguments):
 
 def readable(method: str, on: str) -> bool:
     """Whether a host has what a method reads."""
-    return len(sites(on)[0].grid) in cls_of(method).dims and (not cls_of(method).needs or sites(on)[0].num_heads > 0)
+    attends = sites(on)[0].num_heads > 0 or not cls_of(method).needs - WITHOUT_ATTENTION
+    return attends and len(sites(on)[0].grid) in cls_of(method).dims
 
 
 def home(method: str) -> str:
@@ -71,9 +73,12 @@ def home(method: str) -> str:
 
 
 def place_in_group(cls: type[reduction.Reducer]) -> tuple[bool, ...]:
-    """What reads the block before cannot be at the first, and what needs all rows not behind one that leaves gaps."""
-    reads_before = cls.where == "before" and bool(cls.needs)
-    return not cls.needs_map, cls.leaves_absent != "never", reads_before, not cls.needs_present
+    """What reads the block before cannot be at the first, and what needs all rows not behind one that leaves gaps.
+
+    Rings are only taken from all rows, or from a disc.
+    """
+    reads_before, rings = cls.where == "before" and bool(cls.needs), issubclass(cls, RadialPattern)
+    return not cls.needs_map, not rings, cls.leaves_absent != "never", reads_before, not cls.needs_present
 
 
 def groups(on: str, chosen=lambda cls: True) -> list[tuple[str, ...]]:
@@ -94,7 +99,11 @@ CLIPS = group_cases(["clip"], lambda cls: 2 not in cls.dims)
 
 def grouped(on: str, group: tuple[str, ...], keep_rate: float = 0.6, **arguments):
     layers = range(3 - len(group), 3)
-    steps = [At(layer, name, keep_rate=keep_rate) for layer, name in zip(layers, group, strict=True)]
+    # Few rows are left of a small grid.
+    options = {"dpc_knn": {"k": 2}}
+    steps = [
+        At(layer, name, keep_rate=keep_rate, **options.get(name, {})) for layer, name in zip(layers, group, strict=True)
+    ]
     return apply(host(on, **arguments), Plan(steps=steps))
 
 
@@ -259,7 +268,9 @@ def test_prefix_is_untouched_and_jit_changes_nothing(method):
     tokens = all_present(jnp.asarray(rng.normal(size=(BATCH, n, 16)), jnp.float32), prefix)
     heads = lambda: jnp.asarray(rng.normal(size=(BATCH, 2, n, 8)), jnp.float32)
     weights = jax.nn.softmax(heads() @ heads().swapaxes(2, 3), axis=-1)
-    attended = reduction.Attended(weights[:, :, 0], weights.sum(2), heads(), heads(), normed=tokens.x)
+    attended = reduction.Attended(
+        weights[:, :, 0], weights.sum(2), heads(), heads(), normed=tokens.x, entered=0.5 * tokens.x
+    )
     graph, state = nnx.split(reducer)
     call = lambda state, tokens, attended: nnx.merge(graph, state)(tokens, attended)
     plain, jitted = (f(state, tokens, attended) for f in (call, compiled(call)))
