@@ -175,7 +175,7 @@ def require_teacher(config: Config) -> None:
     for cls in plan.reducer_classes:
         if cls.needs_teacher:
             raise UserError(
-                f"{shown_name(cls)} learns from a dense teacher, and config.teacher is empty: give --config.teacher=RUN, "
-                f"the run of a dense classifier of the same classes, or set config.distill.logits={distill.logits} and "
-                f"config.distill.tokens={distill.tokens} to 0."
+                f"{shown_name(cls)} learns from a dense teacher, and config.teacher is empty: give "
+                "--config.teacher=RUN, the run of a dense classifier of the same classes, or set "
+                f"config.distill.logits={distill.logits} and config.distill.tokens={distill.tokens} to 0."
             )
