@@ -44,6 +44,20 @@ def as_path(path: Any) -> Path:
     return Path(text)
 
 
+def require_utf8(path: Path) -> None:
+    """Checks the name of a directory for checkpoints, whose library reads names as UTF-8.
+
+    Raises:
+      UserError: it is no UTF-8.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"The name of the directory {quoted(str(path))} is no UTF-8: rename it, or give another."
+        ) from None
+
+
 @contextlib.contextmanager
 def writing(path: str | os.PathLike) -> Iterator[None]:
     """Turns errors of the file system while `path` is written into a one-line error.

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from jaxprune.data import decode, listed_sets
 from jaxprune.data.broken import Unreadable, note_broken, read_or_next
 from jaxprune.data.folder import ImageFolder, open_split, split_names
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 from jaxprune.files import read_bytes
 
 VERSION = "1.0.0"
@@ -101,10 +101,10 @@ def extract(archive: Path, directory: Path) -> Path:
                 _extract_entry(file, entry, directory)
             return directory
     except _REFUSED as error:
-        raise UserError(f"Archive {str(archive)!r} is not safe to unpack: {error}.") from error
+        raise UserError(f"Archive {str(archive)!r} is not safe to unpack: {shortened(error)}.") from error
     except (tarfile.ReadError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise UserError(
-            f"{str(archive)!r} is not an archive that can be read ({error}). Give a directory or one of: "
+            f"{str(archive)!r} is not an archive that can be read ({shortened(error)}). Give a directory or one of: "
             f"{', '.join(ARCHIVES)}."
         ) from error
 

@@ -27,5 +27,5 @@ def read_stored(path: Path) -> dict[str, np.ndarray] | None:
 
 def warn_of_damage(path: Path, error: Exception) -> None:
     """Logs that a file is damaged and what it holds will be computed again."""
-    why = shortened(f"{type(error).__name__}: {error}") if not isinstance(error, zipfile.BadZipFile) else str(error)
+    why = shortened(error if isinstance(error, zipfile.BadZipFile) else f"{type(error).__name__}: {error}")
     _log.warning("%s is damaged (%s): it is left out, and computed again.", path, why)

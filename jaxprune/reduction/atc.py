@@ -44,14 +44,20 @@ def agglomerate(
     merge_one = lambda distance, absent: _agglomerate(distance, absent, num_clusters, linkage)
     if absent is None:
         absent = jnp.zeros(distance.shape[:2], bool)
-    return jax.vmap(merge_one)(jax.lax.stop_gradient(distance).astype(jnp.float32), absent)
+    return jax.vmap(merge_one)(mirrored(jax.lax.stop_gradient(distance).astype(jnp.float32)), absent)
+
+
+def mirrored(distance: Float[Array, "b n n"]) -> Float[Array, "b n n"]:
+    """Distances as they are above the diagonal, so that both directions are equal to the bit; 0 on the diagonal."""
+    places = jnp.arange(distance.shape[1])
+    above = (places[:, None] < places[None, :])[None]
+    below = (places[:, None] > places[None, :])[None]
+    return jnp.where(above, distance, jnp.where(below, distance.swapaxes(1, 2), 0))
 
 
 def _agglomerate(distance: Array, absent: Array, num_clusters: int, linkage: str) -> tuple[Array, Array]:
     n = distance.shape[0]
     places = jnp.arange(n, dtype=jnp.int32)
-    above = places[:, None] < places[None, :]
-    distance = jnp.where(above, distance, distance.T)
     distance = jnp.where(absent[:, None] | absent[None, :], -1.0, distance)
     distance = jnp.where(places[:, None] == places[None, :], jnp.inf, distance)
 
@@ -145,7 +151,7 @@ class ATC(Reducer):
         if num_keep >= self.step.tokens_in:
             return unchanged(tokens, prefix)
         keys = unit(present(attended.keys).astype(jnp.float32).mean(1)[:, prefix:])
-        distance = 1 - products(keys, keys)
+        distance = mirrored(1 - products(keys, keys))
         absent = tokens.policy[:, prefix:] == 0 if self.step.has_absent else None
         labels, _ = agglomerate(distance, num_keep, self.linkage, absent=absent)
         centres = clusters.medoids(distance, labels, num_keep, absent=absent)

@@ -21,6 +21,7 @@ from jaxprune.nn.tokens import WITHOUT_ATTENTION, all_present
 from jaxprune.reduction import At, Plan
 from jaxprune.reduction.diffrate import DiffRate
 from jaxprune.reduction.dynamicvit import DynamicViT
+from jaxprune.reduction.parts.radial_patterns import RadialPattern
 from jaxprune.scoring.parts.maps import to_grid
 
 METHODS = sorted(reduction.methods())
@@ -72,9 +73,12 @@ def home(method: str) -> str:
 
 
 def place_in_group(cls: type[reduction.Reducer]) -> tuple[bool, ...]:
-    """What reads the block before cannot be at the first, and what needs all rows not behind one that leaves gaps."""
-    reads_before = cls.where == "before" and bool(cls.needs)
-    return not cls.needs_map, cls.leaves_absent != "never", reads_before, not cls.needs_present
+    """What reads the block before cannot be at the first, and what needs all rows not behind one that leaves gaps.
+
+    Rings are only taken from all rows, or from a disc.
+    """
+    reads_before, rings = cls.where == "before" and bool(cls.needs), issubclass(cls, RadialPattern)
+    return not cls.needs_map, not rings, cls.leaves_absent != "never", reads_before, not cls.needs_present
 
 
 def groups(on: str, chosen=lambda cls: True) -> list[tuple[str, ...]]:
@@ -95,7 +99,11 @@ CLIPS = group_cases(["clip"], lambda cls: 2 not in cls.dims)
 
 def grouped(on: str, group: tuple[str, ...], keep_rate: float = 0.6, **arguments):
     layers = range(3 - len(group), 3)
-    steps = [At(layer, name, keep_rate=keep_rate) for layer, name in zip(layers, group, strict=True)]
+    # Few rows are left of a small grid.
+    options = {"dpc_knn": {"k": 2}}
+    steps = [
+        At(layer, name, keep_rate=keep_rate, **options.get(name, {})) for layer, name in zip(layers, group, strict=True)
+    ]
     return apply(host(on, **arguments), Plan(steps=steps))
 
 

@@ -112,10 +112,10 @@ def recorded_config(run: str | Path) -> dict[str, Any]:
     """
     path = Path(run) / workdirs.CONFIG
     try:
-        config = json.loads(read_text(path))["config"]
-        if not isinstance(config, dict) or not isinstance(config.get("data", {}), dict):
+        recorded = json.loads(read_text(path))["config"]
+        if not isinstance(recorded, dict) or not isinstance(recorded["data"], dict):
             raise ValueError("no settings")
-        return config
+        return recorded
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{path} cannot be read as the config of a run ({shortened(repr(error))}): copy it from a run of the same "

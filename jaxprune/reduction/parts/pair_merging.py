@@ -83,5 +83,5 @@ class PairMerger(Reducer):
 def alternating(even: Int[Array, "b e"], odd: Int[Array, "b o"]) -> Int[Array, "b n"]:
     """Puts values at even and at odd places, the first at place 0; there is at most one more at even ones."""
     padded = jnp.pad(odd, ((0, 0), (0, even.shape[1] - odd.shape[1])))
-    both = jnp.stack([even, padded], axis=2).reshape(even.shape[0], 2 * even.shape[1])
-    return both[:, : even.shape[1] + odd.shape[1]]
+    rows = jnp.stack([even, padded], axis=2).reshape(even.shape[0], 2 * even.shape[1])
+    return rows[:, : even.shape[1] + odd.shape[1]]
