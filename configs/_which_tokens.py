@@ -136,8 +136,8 @@ def of_several_classes(args, data: str, **images: Any):
 
 
 def on_imagenet(method: str, keep_rate: float) -> dict[str, float]:
-    """Returns the optimizer settings for a method on ImageNet, at the nearest published keep rate."""
-    if method not in reduction.methods():
+    """Returns the optimizer settings for a method on ImageNet, or without one, at the nearest published keep rate."""
+    if method and method not in reduction.methods():
         raise unknown("method", method, reduction.methods())
     warmup, scale, freeze = SETTINGS.get(method, SETTINGS["topk"])[RATES.index(nearest(keep_rate))]
     settings = {"base_lr": 1e-3, "lr_norm": 1024, "warmup_epochs": float(warmup)}

@@ -56,6 +56,8 @@ def as_read(images: np.ndarray, about: dict[str, Any]) -> np.ndarray:
 def report(names: Sequence[str], logits: Any, kept: Sequence[Any], about: dict[str, Any]) -> None:
     """Prints a line for each picture: its class, the confidence, and the number of rows that the last step keeps."""
     logits = np.asarray(logits)
+    if not about["class_names"]:
+        print("The file has no class names: classes are numbers.")
     shares = np.exp(logits - logits.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)
     for name, row in zip(names, shares, strict=True):

@@ -46,7 +46,7 @@ def quoted(value: Any) -> str:
     return repr(value) if len(value) <= _QUOTED else f"{value[:_QUOTED] + '…'!r} ({len(value):,} characters)"
 
 
-def shortened(text: Any, most: int = 2 * _QUOTED) -> str:
+def shortened(text: Any, most: int = 3 * _QUOTED) -> str:
     """Returns the message of another program as it stands in an error: on one line, escaped, and cut.
 
     >>> shortened("one two", most=5)

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 
 TEXT_LIMIT = 2**24  # maximum size in bytes of a text file that describes one thing, such as a picture or a network
 
+_LONGEST_NAME, _LONGEST_PATH = 255, 4000  # bytes
 _CHUNK = 1 << 20
 _SEALED, _SEAL = "checksum", "crc32"  # that a file has one, and the checksum
 _REMEDIES = {
@@ -22,6 +23,39 @@ _REMEDIES = {
     **dict.fromkeys((errno.ENOENT, errno.ESTALE), "Was its directory removed or unmounted meanwhile?"),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST, errno.EISDIR), "Remove what is in its place, or choose another."),
 }
+
+
+def as_path(path: Any) -> Path:
+    """Returns a path as a `Path`, as it is: `~` is not expanded.
+
+    Raises:
+      UserError: it is no path, or has a part that no file system allows.
+    """
+    try:
+        text = os.fsdecode(path)
+        text.encode(errors="surrogateescape")
+    except (TypeError, UnicodeError):
+        raise UserError(f"{quoted(path)} is no path: give a text, or a pathlib.Path.") from None
+    if not text or "\0" in text:
+        raise UserError(f"{quoted(text)} is no path: name a file or a directory.")
+    longest = max(len(os.fsencode(part)) for part in text.split("/"))
+    if len(os.fsencode(text)) > _LONGEST_PATH or longest > _LONGEST_NAME:
+        raise UserError(f"The path {quoted(text)} has a name that is too long for a file: give a shorter one.")
+    return Path(text)
+
+
+def require_utf8(path: Path) -> None:
+    """Checks the name of a directory for checkpoints, whose library reads names as UTF-8.
+
+    Raises:
+      UserError: it is no UTF-8.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"The name of the directory {quoted(str(path))} is no UTF-8: rename it, or give another."
+        ) from None
 
 
 @contextlib.contextmanager
@@ -48,7 +82,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     with writing(path):
         try:
             with temporary.open("wb") as file:
-                file.write(data.encode() if isinstance(data, str) else data)
+                file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

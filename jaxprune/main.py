@@ -208,6 +208,8 @@ def main(argv: list[str]) -> None:
     from jaxprune.train.workdir import is_complete
 
     log_to_terminal()
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))

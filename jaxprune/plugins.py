@@ -185,6 +185,20 @@ _KINDS: dict[Any, tuple[type | tuple[type, ...], str]] = {
 }
 
 
+# Arguments that count something, and the least that they may be.
+_SIZES = {
+    **dict.fromkeys(("img_size", "patch_size", "window_size", "in_chans", "embed_dim", "num_heads", "kernel_size"), 1),
+    **dict.fromkeys(("decoder_embed_dim", "decoder_num_heads", "num_frames", "votes", "grid"), 1),
+    **dict.fromkeys(("depth", "depths", "decoder_depth", "num_classes", "reg_tokens"), 0),
+}
+_LARGEST = 2**20
+
+
+def _whole_numbers(value: Any) -> list[int]:
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return [number for number in values if isinstance(number, numbers.Integral) and not isinstance(number, bool)]
+
+
 def check_kinds(cls: type, arguments: Mapping[str, Any]) -> None:
     """Checks the values of a constructor's arguments against its annotations with numbers, texts and tuples of these.
 
@@ -196,6 +210,9 @@ def check_kinds(cls: type, arguments: Mapping[str, Any]) -> None:
         annotation = declared[name].annotation if name in declared else Any
         if not _fits(value, annotation):
             raise UserError(f"{cls.__name__}: {name}={quoted(value)} is not {_described(annotation)}.")
+        least = _SIZES.get(name)
+        if least is not None and not all(least <= size <= _LARGEST for size in _whole_numbers(value)):
+            raise UserError(f"{cls.__name__}: {name}={quoted(value)} is no size: use whole numbers from {least} on.")
 
 
 def _fits(value: Any, annotation: Any) -> bool:

@@ -81,6 +81,15 @@ def parse_value(text: str) -> Any:
     return text
 
 
+def writable(text: str) -> str:
+    """Returns a text in which what is no Unicode, such as bytes in the name of a file, is escaped.
+
+    >>> writable("caf" + chr(0xDCE9)) == "caf" + chr(92) + "udce9"
+    True
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
 def format_items(items: Mapping[str, Any]) -> str:
     """Formats items for `parse_items`.
 
@@ -104,4 +113,4 @@ def file_name(text: str) -> str:
     'vit--topk-3-keep-rate-0-7-3e4775d3'
     """
     short = "".join(letter if letter.isalnum() else "-" for letter in text)[:60].strip("-")
-    return f"{short}-{zlib.crc32(text.encode()):08x}"
+    return f"{short}-{zlib.crc32(text.encode(errors='surrogateescape')):08x}"

@@ -1,4 +1,4 @@
-"""The golden networks of newer reduction methods, and how ours run beside them."""
+"""The golden networks of the newer methods, and how ours run beside them."""
 
 from typing import Any
 
@@ -7,43 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from published_models import CLOSE, config_of
-from support import in_names, nhwc, quickly, weights
+from published_models import CLOSE, config_of, forward
+from support import in_names, nhwc, weights
 
 from jaxprune import checkpoints, models, reduction
 from jaxprune.reduction import At, Plan
 
-SIZES = ("img_size", "patch_size", "embed_dim", "depth", "num_heads", "num_classes", "norm_eps")
-
-
-def network(config: dict[str, Any], file: dict[str, np.ndarray], ignored: tuple[str, ...] = ()) -> Any:
-    """The dense ViT of a golden file, with its weights but those of the method."""
-    sizes = {name: config[name] for name in SIZES}
-    model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
-    return checkpoints.load_pretrained(model, weights(file, "w."), ignored=list(ignored))
-
-
-def outputs(model: nnx.Module, file: dict[str, np.ndarray]) -> tuple[np.ndarray, Any]:
-    """The logits of the images of a file, and everything else that the forward pass gives."""
-    return jax.tree.map(
-        np.asarray, quickly(model, lambda model, images: model(images))(jnp.asarray(nhwc(file["images"])))
-    )
-
-
-def source(assign: np.ndarray, prefix: int, rows: int) -> np.ndarray:
-    """The input tokens that each row holds, (b, rows, tokens), with the prefix, from the row of each patch."""
-    inside = np.asarray(assign)[:, None, :] == np.arange(rows - prefix)[None, :, None]
-    held = np.zeros((len(assign), rows, prefix + assign.shape[1]), np.uint8)
-    held[:, :prefix, :prefix] = np.eye(prefix)
-    held[:, prefix:, prefix:] = inside
-    return held
-
-
-def matched(held: np.ndarray, golden: np.ndarray) -> np.ndarray:
-    """For each row of a golden file the row of ours that holds the same input tokens, (b, rows)."""
-    same = (golden[:, :, None] == held[:, None]).all(-1)
-    np.testing.assert_array_equal(same.sum(2), 1)
-    return same.argmax(2)
+SIZES = ("img_size", "patch_size", "embed_dim", "num_heads", "depth", "num_classes", "norm_eps")
 
 
 def plan_by_rows(file: dict[str, np.ndarray], method: str, blocks: list[int], **options: Any) -> Plan:
@@ -65,9 +35,29 @@ def run(file: dict[str, np.ndarray], plan: Plan) -> tuple[np.ndarray, Any]:
     return outputs(reduction.apply(network(config_of(file), file), plan), file)
 
 
+def network(config: dict[str, Any], file: dict[str, np.ndarray]) -> Any:
+    """The dense ViT of a golden file with its weights."""
+    model = models.create("vit", **{name: config[name] for name in SIZES}, rngs=nnx.Rngs(0))
+    return checkpoints.load_pretrained(model, weights(file, "w."))
+
+
+def outputs(model: nnx.Module, file: dict[str, np.ndarray]) -> tuple[np.ndarray, Any]:
+    """The logits and the report of a network on the file's images."""
+    logits, aux = forward(model, jnp.asarray(nhwc(file["images"])))
+    return np.asarray(logits), jax.tree.map(np.asarray, aux)
+
+
 def sources(assign: np.ndarray, rows: int) -> np.ndarray:
     """Which patch (last axis) is in which row (middle axis)."""
     return (assign[:, None, :] == np.arange(rows)[None, :, None]).astype(np.uint8)
+
+
+def source(assign: np.ndarray, prefix: int, rows: int) -> np.ndarray:
+    """Which input token (last axis) is in which row, with the prefix, from the row of each patch."""
+    held = np.zeros((len(assign), rows, prefix + assign.shape[1]), np.uint8)
+    held[:, :prefix, :prefix] = np.eye(prefix)
+    held[:, prefix:, prefix:] = sources(np.asarray(assign), rows - prefix)
+    return held
 
 
 def check_network(file: dict[str, np.ndarray], plan: Plan) -> Any:

@@ -56,6 +56,26 @@ def test_benchmarks_name_the_device(script, tmp_path):
     assert found[0]["device"] in printed and all(row["jax"] for row in found)
 
 
+def test_cascades_of_sizes_are_timed_beside_single_sizes(tmp_path):
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for name in ("a", "b"):
+            folder = tmp_path / "images" / split / name
+            folder.mkdir(parents=True)
+            for index in range(60 if split == "test" else 6):
+                shade = 40 if name == "a" else 200
+                pixels = rng.integers(shade, shade + 50, (16, 16, 3)).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{index}.png")
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 0}
+    model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    save_model(model, tmp_path / "network.safetensors")
+    settings = ("--sizes", 8, 12, 16, "--budgets", 0.6, "--alpha", 0.2, "--batch", 8, "--rounds", 2)
+    run("benchmarks/cascades", tmp_path, f"--network={tmp_path / 'network.safetensors'}", "--path=images", *settings)
+    found = {row["network"]: row for row in rows(tmp_path / "benchmark_cascades.csv")}
+    assert {"8 px", "16 px", "cascade 8, 16, budget 0.6", "cascade 8, 12, 16, budget 0.6"} <= set(found)
+    assert all(row["n"] == "60" for row in found.values()) and float(found["16 px"]["speed-up"]) == 1
+
+
 def test_a_network_in_another_process_has_its_turns(tmp_path):
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho another $2\nwhile read line; do echo done; done\n")
@@ -142,6 +162,17 @@ def test_reduction_methods_are_compared(tmp_path):
     assert {row["method"] for row in rows(tmp_path / "study" / "fine_tuned.csv")} == {"dense", "topk", "tome"}
     assert {"tome", "topk"} <= {row["method"] for row in rows(tmp_path / "study" / "off_the_shelf.csv")}
     assert "Rank correlation" in printed
+
+
+def test_table_6_has_a_row_for_each_method_of_each_data_set_and_backbone(tmp_path):
+    backbones = ["--backbones", "deit_tiny_patch16_224", "deit_small_patch16_224"]
+    chosen = ["--methods", "topk", "l1", "--rates", 0.5, 0.7, "--set", "epochs=0.25", "--smoke", "--out=table"]
+    printed = run("studies/table6", tmp_path, "--data", "imagenet", "coco", *backbones, *chosen)
+    for data in ("imagenet", "coco"):
+        for backbone in backbones[1:]:
+            found = rows(tmp_path / "table" / data / backbone / "table6.csv")
+            assert [row["method"] for row in found] == ["dense", "topk", "l1"] and f"{data}, {backbone}" in printed
+            assert all(0 <= float(row[rate]) <= 100 for row in found for rate in ("0.5", "0.7"))
 
 
 def test_recipes_are_searched_on_a_grid_and_compared(tmp_path):

@@ -5,7 +5,8 @@ python -m jaxprune.main --config=configs/reduction/nabirds.py:method=topk,keep_r
 
 Published with batch size 1024 and 50 epochs: only random crops and flips, cross-entropy without smoothing (Table 6:
 DeiT-T 74.16, DeiT-B 83.32 without reduction). Learning rates and freezing follow Table 5 for the method and keep rate.
-`:method=` is the dense baseline of Table 4. DIR holds train/<class>/ and test/<class>/ images.
+`:method=` is the dense baseline of Table 4. DIR holds train/<class>/ and test/<class>/ images; or,
+with `source=tfds`, what `jaxprune-prepare --input=nabirds.tar.gz --output=DIR --name=nabirds` makes of its own files.
 """
 
 from _which_tokens import ARGUMENTS, NO_AUGMENT, on, recipe

@@ -6,7 +6,8 @@ python -m jaxprune.main --config=configs/reduction/nus_wide.py:method=topk,keep_
 Published with batch size 512 and 40 epochs: asymmetric loss, images resized without preserving the aspect ratio, Cutout
 before RandAugment; evaluated by mAP (Table 6: DeiT-T 59.27, DeiT-B 64.37 without reduction). Learning rates and
 freezing follow Table 5 for the method and keep rate. `:method=` is the dense baseline of Table 4. TFDS has no NUS-WIDE:
-DIR is a directory of prepared TFDS files named `nus_wide` whose examples have `image` and `labels`, a list of concepts.
+`jaxprune-prepare --input=NUS-WIDE --output=DIR --name=nus_wide` makes DIR of its own files: the table nus_wid_data.csv,
+as in the paper's code, or the directories Flickr, ImageList, ConceptsList and Groundtruth.
 """
 
 from _which_tokens import ARGUMENTS, of_several_classes

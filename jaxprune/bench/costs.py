@@ -18,13 +18,13 @@ class Promise:
     Attributes:
       speed_up: measured, over the timing rounds, or as one number.
       implied: the speed-up that FLOPs imply.
-      kept: the ratio of the two.
+      ratio: measured divided by implied.
       verdict: see `verdict`.
     """
 
     speed_up: OverRounds | float = column("speed-up", format=".3g")
     implied: float = column("FLOP-implied", format=".3g")
-    kept: float = column("kept", format=".3g", best="max")
+    ratio: float = column("measured ÷ implied", format=".3g", best="max")
     verdict: str = column("verdict")
 
     @property
@@ -94,20 +94,20 @@ def promise(
     """
     faster = seconds[DENSE] / seconds[name] if measured is None else measured.median
     implied = gflops[DENSE] / gflops[name]
-    kept = faster / implied
-    return Promise(faster if measured is None else measured, implied, kept, verdict(name, faster, kept))
+    ratio = faster / implied
+    return Promise(faster if measured is None else measured, implied, ratio, verdict(name, faster, ratio))
 
 
-def verdict(name: str, faster: float, kept: float) -> str:
+def verdict(name: str, faster: float, ratio: float) -> str:
     """Returns a verdict on a plan's speed on this machine.
 
     Args:
       name: of the contestant.
       faster: measured speed-up over the dense network.
-      kept: measured speed-up divided by the one that FLOPs imply.
+      ratio: measured speed-up divided by the one that FLOPs imply.
     """
     if name == DENSE:
         return "baseline"
     if faster < 1:
         return "slower than dense"
-    return "as promised" if kept >= 0.9 else f"{kept:.0%} of the promise"
+    return "as promised" if ratio >= 0.9 else f"{ratio:.0%} of the promise"

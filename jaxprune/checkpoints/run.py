@@ -16,7 +16,7 @@ from jaxprune.checkpoints.build import build, from_card, require_no_larger
 from jaxprune.checkpoints.card import CARD, Card, with_tuples
 from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.errors import UserError
-from jaxprune.files import write_atomically
+from jaxprune.files import as_path, write_atomically
 from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import apply
@@ -91,9 +91,9 @@ def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str
     Raises:
       UserError: the network was built in another way, or the path is not a `.safetensors`.
     """
-    path = Path(path)
+    path = as_path(path)
     if path.suffix != ".safetensors":
-        raise UserError(f"{path} would not be a .safetensors: call it {path.with_suffix('.safetensors').name}.")
+        raise UserError(f"{path} would not be a .safetensors: call it {path.stem}.safetensors.")
     if not path.parent.is_dir():
         raise UserError(f"There is no directory {path.parent} to write {path.name} to: create it.")
     arrays = {name: np.asarray(variable[...]) for name, variable in variables(model).items()}
@@ -106,7 +106,7 @@ def load_card(path: str | os.PathLike) -> Card:
     Raises:
       UserError: there is neither.
     """
-    path = Path(path)
+    path = as_path(path)
     if not path.is_file():
         return Card.read(path)
     card = _metadata(path)
@@ -154,7 +154,7 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
       UserError: there is no network, or the run has no checkpoint yet, or no averaged weights; or weights that are not
         finite.
     """
-    path, card = Path(path), load_card(path)
+    path, card = as_path(path), load_card(path)
     if ema and (card.weights or path.is_file()):
         raise UserError(f"{path} holds no averaged parameters: leave ema out.")
     weights = path / card.weights if card.weights and path.is_dir() else None

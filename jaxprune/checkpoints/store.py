@@ -11,12 +11,14 @@ that is not mistaken for a checkpoint, a process killed after it leaves a comple
 match its manifest is skipped in favour of the previous one.
 """
 
+import contextlib
 import json
 import logging
 import os
 import re
 import shutil
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -27,7 +29,7 @@ import orbax.checkpoint as ocp
 
 from jaxprune import processes
 from jaxprune.errors import UserError, quoted
-from jaxprune.files import read_bytes, size_and_crc, sync_directory, writing
+from jaxprune.files import as_path, read_bytes, require_utf8, size_and_crc, sync_directory, writing
 from jaxprune.weights.finite import require_finite
 
 FORMAT = 1
@@ -57,7 +59,8 @@ class CheckpointStore:
     def __init__(self, directory: str | os.PathLike, keep: int = 3):
         if keep < 1:
             raise UserError(f"keep={keep}: a run keeps at least one checkpoint.")
-        self.directory = Path(directory).absolute()
+        self.directory = as_path(directory).absolute()
+        require_utf8(self.directory)
         self.keep = keep
         self._orbax = _orbax()
 
@@ -91,7 +94,8 @@ class CheckpointStore:
 
     def _write(self, path: Path, arrays: dict[str, Any]) -> None:
         try:
-            self._orbax.save(path, args=ocp.args.PyTreeSave(arrays))
+            with _without_tracebacks():
+                self._orbax.save(path, args=ocp.args.PyTreeSave(arrays))
         except ValueError as error:  # raised by TensorStore for errors of the file system
             code = re.search(r"os_error_code='(\d+)'", str(error))
             if code is None:
@@ -193,7 +197,8 @@ def load_running(directory: str | os.PathLike) -> dict[str, np.ndarray]:
 
 
 def _load(directory: str | os.PathLike, prefix: str) -> dict[str, np.ndarray]:
-    directory = Path(directory).absolute()
+    directory = as_path(directory).absolute()
+    require_utf8(directory)
     if (directory / _MANIFEST).is_file() or (directory / _STATE).is_dir():
         path, manifest = directory, _verify_named(directory)
     else:
@@ -235,6 +240,17 @@ def _orbax() -> ocp.Checkpointer:
     # A bare Checkpointer instead of CheckpointManager: the manager has its own commit rename, which would come before
     # our manifest is written and leave a moment in which a checkpoint is neither whole nor recognisably half-written.
     return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+
+
+@contextlib.contextmanager
+def _without_tracebacks() -> Iterator[None]:
+    """Keeps the threads of Orbax from logging the exceptions that they raise."""
+    logger, is_other = logging.getLogger("absl"), lambda record: "_SignalingThread" not in record.getMessage()
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
 
 
 def _flatten(state: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from jaxprune.commands.shared import settings
 from jaxprune.errors import UserError, unknown
+from jaxprune.files import as_path, require_utf8
 
 
 def names() -> dict[str, str]:
@@ -89,6 +90,10 @@ def _folders() -> list[str]:
 
 def _unusable(workdir: Path) -> list[str]:
     """Returns the reasons why a run directory cannot be created."""
+    try:
+        require_utf8(as_path(workdir).absolute())
+    except UserError as error:
+        return [f"workdir: {error}"]
     existing = next(path for path in (workdir.absolute(), *workdir.absolute().parents) if path.exists())
     if existing.is_dir():
         return []

@@ -11,7 +11,7 @@ from PIL import Image
 
 from jaxprune.data.augment import normalize
 from jaxprune.data.decode import Broken, Decoded, plain, read, to_rgb
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.preprocessing import Preprocessing
 
 # Aspect ratio above which only the cropped part is resized. Below it the whole image is, as in timm and torchvision;
@@ -182,7 +182,7 @@ def read_image(path: str | os.PathLike, preprocessing: Preprocessing) -> np.ndar
     try:
         image = read(os.path.expanduser(path), upright=preprocessing.exif)
     except (OSError, Broken) as error:
-        raise UserError(f"Image {str(path)!r} cannot be read: {error}.") from error
+        raise UserError(f"Image {str(path)!r} cannot be read: {shortened(error)}.") from error
     return prepare(image, preprocessing)
 
 
@@ -207,6 +207,8 @@ def load_images(
         raise UserError(
             f"The network reads clips of {preprocessing.num_frames} frames: read videos with jaxprune.data.load_clips."
         )
+    if not isinstance(images, Iterable):
+        raise UserError(f"images={quoted(images)} are no images: give several files, or uint8 arrays.")
     rows = []
     for image in images:
         if isinstance(image, np.ndarray):

@@ -8,6 +8,7 @@ import struct
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from jaxprune.errors import shortened
 from jaxprune.files import read_bytes
 
 # Pillow is always used for resizing (with antialiasing, as in torchvision on Pillow images). OpenCV, if installed, only
@@ -64,7 +65,7 @@ def decode(data: bytes, *, upright: bool = True) -> np.ndarray:
         raise Broken("no image, or of an unknown format" if data else "empty file") from error
     # Decoders raise many kinds of exceptions on damaged data.
     except Exception as error:
-        raise Broken(f"{type(error).__name__}: {error}") from error
+        raise Broken(f"{type(error).__name__}: {shortened(error)}") from error
 
 
 def open_image(data: bytes) -> Image.Image:

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxprune.data.folder import ImageFolder, read_example
 from jaxprune.data.source import Example, Source
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 from jaxprune.files import read_text
 
 LIST = ".txt"
@@ -75,5 +75,5 @@ def _listed(place: Path) -> list[str]:
     try:
         lines = read_text(place, limit=None).splitlines()
     except (OSError, ValueError) as error:
-        raise UserError(f"The list of pictures {place} cannot be read: {error}.") from error
+        raise UserError(f"The list of pictures {place} cannot be read: {shortened(error)}.") from error
     return [os.path.join(place.parent, os.path.expanduser(line.strip())) for line in lines if line.strip()]

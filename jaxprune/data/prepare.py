@@ -18,13 +18,14 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from jaxprune.data import decode
+from jaxprune.data import decode, listed_sets
 from jaxprune.data.broken import Unreadable, note_broken, read_or_next
 from jaxprune.data.folder import ImageFolder, open_split, split_names
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 from jaxprune.files import read_bytes
 
 VERSION = "1.0.0"
+_LABEL, _LABELS = "label", "labels"  # features of one class, and of several
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".zip")
 
 
@@ -52,7 +53,7 @@ def prepare(
     Args:
       source: A directory or an archive (.tar, .tar.gz, .tar.xz, .tar.bz2, .zip) of `<split>/<class>/*.jpg`, with splits
         train, test, val, valid or validation, or of `<class>/*.jpg`, which makes one split, train. Enclosing
-        directories are descended.
+        directories are descended. NABirds and NUS-WIDE are read by their own lists (`listed_sets`).
       output: TFDS's `data_dir`; created if needed.
       name: name of the data set in lower_case; by default made from the name of `source`.
       overwrite: replace an existing data set of this name, once the new one is complete.
@@ -100,10 +101,10 @@ def extract(archive: Path, directory: Path) -> Path:
                 _extract_entry(file, entry, directory)
             return directory
     except _REFUSED as error:
-        raise UserError(f"Archive {str(archive)!r} is not safe to unpack: {error}.") from error
+        raise UserError(f"Archive {str(archive)!r} is not safe to unpack: {shortened(error)}.") from error
     except (tarfile.ReadError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise UserError(
-            f"{str(archive)!r} is not an archive that can be read ({error}). Give a directory or one of: "
+            f"{str(archive)!r} is not an archive that can be read ({shortened(error)}). Give a directory or one of: "
             f"{', '.join(ARCHIVES)}."
         ) from error
 
@@ -151,7 +152,7 @@ def _name(source: Path, name: str | None) -> str:
 
 def _data_root(root: Path) -> Path:
     """Descends through directories that hold nothing but one directory, to the splits or classes."""
-    while not split_names(root):
+    while not split_names(root) and listed_sets.find(root) is None:
         entries = [entry for entry in root.iterdir() if not entry.name.startswith((".", "__MACOSX"))]
         # A single class directory holds pictures; stop above it.
         if len(entries) != 1 or not entries[0].is_dir() or not any(e.is_dir() for e in entries[0].iterdir()):
@@ -163,9 +164,20 @@ def _data_root(root: Path) -> Path:
 def _write(root: Path, name: str, work: Path, source: Path) -> Prepared:
     import tensorflow_datasets as tfds
 
-    folders = {split: open_split(root, split, shown_as=source) for split in split_names(root) or ("train",)}
-    class_names = next(iter(folders.values())).class_names
+    listed = listed_sets.find(root)
+    folders: dict[str, Any]
+    if listed is None:
+        folders = {split: open_split(root, split, shown_as=source) for split in split_names(root) or ("train",)}
+        class_names = next(iter(folders.values())).class_names
+    else:
+        folders = {split: listed_sets.ListedPictures(listed, split) for split in listed.splits}
+        class_names = listed.class_names
+    key = _LABELS if listed is not None and listed.several else _LABEL
     broken: dict[str, str] = {}
+
+    def of_picture() -> Any:
+        label = tfds.features.ClassLabel(names=class_names)
+        return tfds.features.Sequence(label) if key == _LABELS else label
 
     class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         VERSION = tfds.core.Version(VERSION)
@@ -174,17 +186,15 @@ def _write(root: Path, name: str, work: Path, source: Path) -> Prepared:
             return tfds.core.DatasetInfo(
                 builder=self,
                 description=f"Pictures of {len(class_names)} classes, from {source.name}.",
-                features=tfds.features.FeaturesDict(
-                    {"image": tfds.features.Image(), "label": tfds.features.ClassLabel(names=class_names)}
-                ),
-                supervised_keys=("image", "label"),
+                features=tfds.features.FeaturesDict({"image": tfds.features.Image(), key: of_picture()}),
+                supervised_keys=("image", key),
             )
 
         def _split_generators(self, dl_manager):
             return {split: self._generate_examples(split) for split in folders}
 
         def _generate_examples(self, split):
-            yield from _examples(folders[split], root, split, broken)
+            yield from _examples(folders[split], root, split, broken, key)
 
     Builder.name = name
     builder = Builder(data_dir=work, file_format="array_record")
@@ -199,7 +209,13 @@ def _write(root: Path, name: str, work: Path, source: Path) -> Prepared:
     return Prepared(Path(builder.data_dir), counts, class_names, broken)
 
 
-def _examples(folder: ImageFolder, root: Path, split: str, broken: dict[str, str]) -> Iterator[tuple[str, dict]]:
+def _examples(
+    folder: ImageFolder | listed_sets.ListedPictures,
+    root: Path,
+    split: str,
+    broken: dict[str, str],
+    key_of_classes: str,
+) -> Iterator[tuple[str, dict]]:
     """Yields (path in `root`, features) of every readable picture."""
     read_or_next(folder, 0)  # raises for a split without readable pictures
     for index in _bar(range(len(folder)), f"writing {split}", unit="image"):
@@ -211,7 +227,9 @@ def _examples(folder: ImageFolder, root: Path, split: str, broken: dict[str, str
         except Unreadable as error:
             note_broken(broken, Unreadable(key, error.reason))
             continue
-        yield key, {"image": _encoded(path, example["image"]), "label": int(example["label"])}
+        label = example["label"]
+        classes = list(label) if key_of_classes == _LABELS else int(label)
+        yield key, {"image": _encoded(path, example["image"]), key_of_classes: classes}
 
 
 def _encoded(path: str, image: np.ndarray) -> bytes:

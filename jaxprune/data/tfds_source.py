@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from jaxprune.data import decode, tfds_features
 from jaxprune.data.broken import Unreadable
 from jaxprune.data.source import Example
-from jaxprune.errors import UserError, nearest
+from jaxprune.errors import UserError, nearest, quoted, shortened
 
 
 class Tfds:
@@ -29,6 +30,7 @@ class Tfds:
       image_key: the feature that holds the image.
       label_key: the feature that holds the class, or the classes: "objects.label" of COCO and VOC.
       exif: whether photographs are rotated according to their EXIF tags.
+      only_labelled: leaves out examples whose list of classes is empty; opening then reads all of them once.
 
     Raises:
       UserError: the set is unknown or not prepared, or lacks the split or the features.
@@ -44,6 +46,7 @@ class Tfds:
         image_key: str = "image",
         label_key: str = "label",
         exif: bool = True,
+        only_labelled: bool = False,
     ):
         # The data source holds a builder and open files; a worker process opens its own.
         self._reopen = functools.partial(
@@ -55,6 +58,7 @@ class Tfds:
             image_key=image_key,
             label_key=label_key,
             exif=exif,
+            only_labelled=only_labelled,
         )
         self.name, self.exif = f"{name or data_dir}/{split}", exif
         self.broken: dict[str, str] = {}
@@ -65,6 +69,11 @@ class Tfds:
         self._records = _open(builder, split)
         # Pictures are decoded here, because TFDS ignores EXIF tags.
         self._records.decoders = _undecoded(builder, image_key)
+        self._places: Sequence[int] = range(len(self._records))
+        if only_labelled and self._label_key is not None:
+            self._places = [place for place in self._places if np.size(_at(self._records[place], self._label_key))]
+            if not self._places:
+                raise UserError(f"No image of {self.name!r} has a class: leave out only_labelled.")
 
     def _label(self, value: Any) -> np.ndarray | np.int32:
         if np.ndim(value) == 0:
@@ -77,19 +86,19 @@ class Tfds:
         return self._reopen, ()
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._places)
 
     def __getitem__(self, index: int) -> Example:
         index = range(len(self))[index]
         try:
-            record = self._records[index]
+            record = self._records[self._places[index]]
             encoded = record[self._image_key]
             image = decode.decode(encoded, upright=self.exif) if isinstance(encoded, bytes) else decode.to_rgb(encoded)
         except decode.Broken as error:
             raise Unreadable(f"{self.name}[{index}]", str(error)) from error
         # TFDS passes on whatever its reader raises.
         except Exception as error:
-            raise Unreadable(f"{self.name}[{index}]", f"{type(error).__name__}: {error}") from error
+            raise Unreadable(f"{self.name}[{index}]", f"{type(error).__name__}: {shortened(error)}") from error
         label = np.int32(-1) if self._label_key is None else self._label(_at(record, self._label_key))
         return {"image": image, "label": label, "index": np.int32(index)}
 
@@ -148,7 +157,7 @@ def _prepared(directory: Path) -> Any:
     except Exception as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise UserError(
-            f"TFDS data set in {str(directory)!r} cannot be opened ({lines[0]}): prepare it again."
+            f"TFDS data set in {str(directory)!r} cannot be opened ({shortened(lines[0])}): prepare it again."
         ) from error
 
 
@@ -178,7 +187,7 @@ def _only(root: str | os.PathLike | None) -> Path:
         )
     if len({directory.parent for directory in directories}) > 1:
         listed = ", ".join(map(str, directories))
-        raise UserError(f"{str(root)!r} holds several prepared data sets; name one: {listed}.")
+        raise UserError(f"{str(root)!r} holds several prepared data sets; name one: {shortened(listed)}.")
     return directories[-1]
 
 
@@ -188,20 +197,20 @@ def _open(builder: Any, split: str) -> Any:
     # A data set that is not prepared has no splits; the error below says so.
     if splits and unknown:
         raise UserError(
-            f"TFDS data set {builder.name!r} has no split {unknown[0]!r}.{nearest(unknown[0], splits)} "
-            f"It has: {', '.join(splits)}."
+            f"TFDS data set {quoted(builder.name)} has no split {quoted(unknown[0])}.{nearest(unknown[0], splits)} "
+            f"It has: {shortened(', '.join(splits))}."
         )
     try:
         return builder.as_data_source(split)
     except (NotImplementedError, ValueError, AssertionError, KeyError) as error:
         if builder.data_path.exists():
             raise UserError(
-                f"Split {split!r} of the TFDS data set in {builder.data_dir} cannot be read: {error}"
+                f"Split {split!r} of the TFDS data set in {builder.data_dir} cannot be read: {shortened(error)}"
             ) from error
         raise UserError(
-            f"TFDS data set {builder.name!r} is not prepared in {builder.data_dir}. From a folder or an archive of "
-            "class directories, prepare it with jaxprune-prepare; one that TFDS downloads itself, with "
-            f"`tfds build {builder.name} --file_format=array_record`, on any machine that has TensorFlow."
+            f"TFDS data set {quoted(builder.name)} is not prepared in {shortened(builder.data_dir)}. From a folder or "
+            "an archive of class directories, prepare it with jaxprune-prepare; one that TFDS downloads itself, with "
+            f"`tfds build {shortened(builder.name)} --file_format=array_record`, on any machine that has TensorFlow."
         ) from error
 
 
@@ -219,18 +228,19 @@ def _class_names(builder: Any, image_key: str, label_key: str | None) -> tuple[s
         if key not in features:
             available = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in sorted(features.items()))
             raise UserError(
-                f"TFDS data set {builder.name!r} has no feature {key!r}.{nearest(key, features)} It has: {available}."
+                f"TFDS data set {quoted(builder.name)} has no feature {key!r}.{nearest(key, features)} "
+                f"It has: {shortened(available)}."
             )
     if label_key is None:
         return ()
     try:
         feature = _at(features, label_key)
     except (KeyError, TypeError):
-        raise UserError(f"TFDS data set {builder.name!r} has no feature {label_key!r}.") from None
+        raise UserError(f"TFDS data set {quoted(builder.name)} has no feature {label_key!r}.") from None
     names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
     if not names:
         raise UserError(
-            f"Feature {label_key!r} of TFDS data set {builder.name!r} is a {type(feature).__name__}, not "
+            f"Feature {label_key!r} of TFDS data set {quoted(builder.name)} is a {type(feature).__name__}, not "
             "class labels. Name another with label_key=, or pass labels=False to pre-train without labels."
         )
     return tuple(names)

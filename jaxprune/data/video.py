@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from jaxprune.data import decode
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 
 EXTENSIONS: tuple[str, ...] = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv", ".ogv")
 EXTENSIONS += (".3gp", ".ts")
@@ -71,7 +71,7 @@ def read_frames(
         raise
     # Decoders raise many kinds of exceptions on damaged data.
     except Exception as error:
-        raise Broken(getattr(error, "strerror", None) or f"{type(error).__name__}: {error}") from error
+        raise Broken(getattr(error, "strerror", None) or f"{type(error).__name__}: {shortened(error)}") from error
 
 
 def _frames(container: Any, choose: Callable[[int], np.ndarray], read: Callable[[Any], T]) -> dict[int, T]:

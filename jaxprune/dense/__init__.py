@@ -11,7 +11,7 @@ from jaxprune import plugins
 from jaxprune.dense.parts.base import SegmentationLoss, Segmenter
 from jaxprune.dense.parts.inference import mirrored, probabilities, sliding, whole
 from jaxprune.nn import Host
-from jaxprune.nn.images import require_float_dtype
+from jaxprune.nn.images import require_buildable
 from jaxprune.nn.recipe import remember
 
 __all__ = [
@@ -52,7 +52,7 @@ def create(name: str, *, encoder: str | Host, rngs: nnx.Rngs, **arguments: Any) 
     import jaxprune.dense as family
     from jaxprune import models
 
-    require_float_dtype(arguments.get("dtype"))
+    require_buildable(arguments.get("dtype"), rngs)
     cls = plugins.find(family, Segmenter, name)
     own_names = plugins.parameters(cls) - {"encoder", "rngs"}
     host_names = models.parameters(encoder) - cls.excludes if isinstance(encoder, str) else set()

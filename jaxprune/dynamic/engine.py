@@ -4,13 +4,13 @@ Every segment is compiled for a few batch sizes, the buckets. The images that do
 before the next segment, and go on in batches that fill a bucket, so each program runs with rows that it has to compute.
 """
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -106,6 +106,12 @@ class Engine:
         if thresholds.shape != (len(self._segments),) or np.isnan(thresholds).any():
             raise UserError(f"{len(self._segments)} exits need as many thresholds, and they are {list(values)}.")
         self._thresholds = thresholds
+
+    def under(self, thresholds: Sequence[float]) -> "Engine":
+        """Returns an engine with other thresholds, which shares the compiled programs."""
+        engine = copy.copy(self)
+        engine.thresholds, engine.calls = thresholds, Counter()
+        return engine
 
     @property
     def compilations(self) -> int:

@@ -1,4 +1,4 @@
-"""Networks in segments: each ends with an exit, and what an image needs to go on is a pytree with a batch axis first."""
+"""Networks in segments: each ends with an exit, and what an image needs to go on is a pytree, batch axis first."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

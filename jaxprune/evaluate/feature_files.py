@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from jaxprune.data.loader import EvalBatches
 from jaxprune.data.source import Source, example_name
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 from jaxprune.evaluate import Batch, Forward, run_over
 from jaxprune.evaluate.feature_formats import Shard, encode, read_shard
 from jaxprune.files import write_atomically
@@ -188,7 +188,9 @@ def _read_unreadable(folder: Path) -> dict[str, str]:
     try:
         return json.loads(path.read_bytes()) if path.exists() else {}
     except ValueError as error:
-        raise UserError(f"{path} cannot be read ({error}): remove the directory {folder} and run again.") from error
+        raise UserError(
+            f"{path} cannot be read ({shortened(error)}): remove the directory {folder} and run again."
+        ) from error
 
 
 def _cast(values: np.ndarray, dtype: str, name: str) -> np.ndarray:

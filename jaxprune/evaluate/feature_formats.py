@@ -3,14 +3,12 @@
 import importlib
 import io
 import tempfile
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 
 FORMATS = ("npz", "arrayrecord")
 # Every record can be read separately.
@@ -50,8 +48,13 @@ def read_shard(path: Path) -> Shard:
     """
     try:
         return _read_npz(path) if path.suffix == ".npz" else _read_array_record(path)
-    except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} cannot be read as features ({error}): remove it to have it recomputed.") from error
+    except UserError:
+        raise
+    # Damaged archives raise many kinds of exceptions, of zipfile, of its decompressors and of numpy.
+    except Exception as error:
+        raise UserError(
+            f"{path} cannot be read as features ({shortened(error)}): remove it to have it recomputed."
+        ) from error
 
 
 def array_record() -> Any:

@@ -50,13 +50,18 @@ class Probed(NamedTuple):
 
     Attributes:
       rows: one per feature and classifier.
-      neighbours: by feature, the nearest-neighbour predictions for the held-out images, int (m,).
+      predictions: the predicted classes of the held-out images by `ProbeRow.name`, int (m,).
       heads: by feature, the linear classifiers.
     """
 
     rows: Table[ProbeRow]
-    neighbours: dict[str, np.ndarray]
+    predictions: dict[str, np.ndarray]
     heads: dict[str, LinearHead]
+
+    @property
+    def best(self) -> ProbeRow:
+        """The first row of the highest accuracy."""
+        return max(self.rows, key=lambda row: row.accuracy.value)
 
 
 def read_labelled(paths: Sequence[Path]) -> Labelled | None:
@@ -83,20 +88,20 @@ def probe(train: Labelled, held_out: Labelled, num_classes: int, *, neighbours: 
       num_classes: number of classes.
       neighbours: number of neighbours that vote.
     """
-    rows, voted, heads = [], {}, {}
+    rows, predicted, heads = [], {}, {}
     sizes = (len(held_out.labels), len(train.labels), 1 / num_classes)
     for name, vectors in held_out.vectors.items():
         bank = train.vectors[name]
-        voted[name] = knn_classes(bank, train.labels, vectors, k=neighbours)
         heads[name] = fit_linear_head(bank, train.labels, num_classes)
         predictions = {
-            f"{min(neighbours, len(bank))} nearest neighbours": voted[name],
+            f"{min(neighbours, len(bank))} nearest neighbours": knn_classes(bank, train.labels, vectors, k=neighbours),
             "linear": heads[name].classes(vectors),
         }
         for classifier, classes in predictions.items():
             right = int((classes == held_out.labels).sum())
             rows.append(ProbeRow(name, classifier, share(right, len(held_out.labels)), *sizes))
-    return Probed(Table(rows), voted, heads)
+            predicted[rows[-1].name] = classes
+    return Probed(Table(rows), predicted, heads)
 
 
 def summarise(rows: Table[ProbeRow]) -> dict[str, Any]:

@@ -10,7 +10,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxprune.data.pictures import Pictures, read_ahead
+from jaxprune.errors import UserError
 from jaxprune.evaluate import Batch, Forward, run_over
+from jaxprune.evaluate.stored_arrays import read_stored, warn_of_damage
 from jaxprune.files import write_atomically
 
 _log = logging.getLogger(__name__)
@@ -31,10 +33,32 @@ class Part(NamedTuple):
 
 
 def read_part(path: Path) -> Part:
-    """Reads a file of scores."""
-    with np.load(path) as file:
-        fields = {name: file[name] for name in file.files if name != "grid"}
-    files, broken = (tuple(map(str, fields.pop(name))) for name in ("files", "broken"))
+    """Reads a file of scores.
+
+    Raises:
+      UserError: it is missing or damaged.
+    """
+    part = _stored_part(path)
+    if part is None:
+        raise UserError(f"The file of scores {path} is missing or damaged: run the same command again.")
+    return part
+
+
+def _stored_part(path: Path) -> Part | None:
+    """Returns the content of a file of scores; None, after a warning, of a damaged one."""
+    fields = read_stored(path)
+    if fields is None:
+        return None
+    fields.pop("grid", None)
+    try:
+        files, broken = (tuple(map(str, fields.pop(name))) for name in ("files", "broken"))
+        if any(scores.shape[:1] != (len(files),) or scores.dtype != np.float32 for scores in fields.values()):
+            raise ValueError("it has other columns than scores")
+        if len(broken) != len(files):
+            raise ValueError("it has other columns than scores")
+    except (KeyError, TypeError, ValueError) as error:
+        warn_of_damage(path, error)
+        return None
     return Part(files, broken, fields)
 
 
@@ -79,7 +103,7 @@ def write_scores(
     paths = {start: folder / f"{start:08d}.npz" for start in starts}
     names = {start: tuple(pictures.names[start : start + batch_size]) for start in starts}
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [s for s in starts if not (paths[s].exists() and read_part(paths[s]).files == names[s])]
+    missing = [s for s in starts if not _is_stored(paths[s], names[s], scorers)]
     if len(missing) < len(starts):
         _log.info("%d of %d files of scores exist already", len(starts) - len(missing), len(starts))
     if missing:
@@ -89,6 +113,11 @@ def write_scores(
         writer = _Writer(paths, names, broken, scorers, grid)
         run_over(batches, {"scores": scores}, [writer], mesh, desc="scoring")
     return list(paths.values())
+
+
+def _is_stored(path: Path, names: tuple[str, ...], scorers: Sequence[str]) -> bool:
+    part = _stored_part(path)
+    return part is not None and part.files == names and set(scorers) <= set(part.scores)
 
 
 class _Batches:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Shaped
 
-_LOCAL_HEADER = 30  # bytes of a member's own header, without its name and extra field
+LOCAL_HEADER = 30  # bytes of a member's own header, without its name and extra field
 _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -66,6 +66,6 @@ def _start(path: Path, member: zipfile.ZipInfo) -> int:
     """Where the data of a member starts; its own header may differ in length from the one in the directory."""
     with path.open("rb") as file:
         file.seek(member.header_offset)
-        header = file.read(_LOCAL_HEADER)
+        header = file.read(LOCAL_HEADER)
     sizes = (int.from_bytes(header[place : place + 2], "little") for place in (26, 28))
-    return member.header_offset + _LOCAL_HEADER + sum(sizes)
+    return member.header_offset + LOCAL_HEADER + sum(sizes)

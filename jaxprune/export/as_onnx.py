@@ -27,6 +27,8 @@ METADATA = "jaxprune"  # the key of the file's metadata
 NEEDED = ("jax2onnx", "onnx", "onnxruntime")
 _CONTROL_FLOW = ("If", "Loop", "Scan")
 
+_log = logging.getLogger(__name__)
+
 
 def onnx(
     model: Any,
@@ -68,6 +70,7 @@ def onnx(
     described = describe(model, exported, class_names, ("jax", "flax", "jax2onnx", "onnx", "onnxruntime"))
     described["input"]["shape"][0] = batch_size or "batch"
     compared = pixels(images, exported.shape, model.preprocessing)
+    _log.info("%s: tracing the network and converting it.", path.name)
     file = converted(exported, batch_size)
     file.metadata_props.add(key=METADATA, value=as_text(described))
     batches = BATCHES if batch_size is None else (batch_size,)

@@ -1,5 +1,6 @@
 """Export to StableHLO: one file for any batch size, with the weights inside, which plain JAX loads."""
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,12 @@ from jax import export
 from jaxprune.errors import UserError
 from jaxprune.export.program import as_text, describe, program
 from jaxprune.export.verify import Run, Verified, pixels, write_verified
-from jaxprune.files import write_atomically
+from jaxprune.files import as_path, write_atomically
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 METADATA = ".json"  # suffix appended to the file's name
+
+_log = logging.getLogger(__name__)
 
 
 def stablehlo(
@@ -63,6 +66,7 @@ def stablehlo(
     network = program(model, inputs)
     described = describe(model, network, class_names, ("jax", "flax"))
     compared = pixels(images, network.shape, model.preprocessing)
+    _log.info("%s: tracing the network for %s.", path.name, ", ".join(platforms))
     (batch,) = export.symbolic_shape("batch")
     exported = export.export(jax.jit(network.call), platforms=tuple(platforms))(
         jax.ShapeDtypeStruct((batch, *network.shape), network.dtype)
@@ -85,7 +89,7 @@ def writable(path: str | os.PathLike) -> Path:
     Raises:
       UserError: it does not exist.
     """
-    path = Path(path).expanduser()
+    path = as_path(path).expanduser()
     if not path.parent.is_dir():
         raise UserError(f"There is no directory {path.parent} to write {path.name} to: create it.")
     if path.is_dir():

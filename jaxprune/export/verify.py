@@ -1,5 +1,6 @@
 """Verifies an exported file: it is read again and compared with the network."""
 
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,8 @@ _SCENE = 16  # the smallest side of a scene
 _DRAWS = 32  # noise samples, to explain differing rows
 
 Run = Callable[[np.ndarray], Sequence[np.ndarray]]
+
+_log = logging.getLogger(__name__)
 
 
 class Verified(NamedTuple):
@@ -161,6 +164,7 @@ def write_verified(path: Path, data: bytes, load: Callable[[Path], Run], *args: 
     staged = path.with_name(f".{path.name}.unverified")
     write_atomically(staged, data)
     try:
+        _log.info("%s: reading the file, %.1f MB, and comparing it with the network.", path.name, len(data) / 1e6)
         differences = verify(load(staged), *args, **options)
         os.replace(staged, path)
         return differences

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxprune.errors import UserError, quoted
 from jaxprune.nn import Conv, Conv3d, Host, Site, kernels
 from jaxprune.nn.block_cost import BlockCost, BlockTokens, block_flops, block_tokens, linear_flops, through
 from jaxprune.reduction import Plan, Reducer
@@ -70,6 +71,8 @@ def of_model(
       img_size: (height, width) of the images; by default the size the network was built for.
       embedded: number of patches embedded; by default all, or those that a scorer keeps.
     """
+    if not hasattr(model, "sites"):
+        raise UserError(f"{quoted(model)} is no network with patches: give one of models.create.")
     sites, overhead = model.sites(img_size), model.overhead(img_size)
     if plan is None:
         entering = None if model.pruner is None or not model.prunes_input else model.pruner.num_tokens()

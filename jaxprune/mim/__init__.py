@@ -17,7 +17,7 @@ from jaxprune.mim.parts.decoder import Decoder, TokenDecoder
 from jaxprune.mim.parts.masker import Masker, Masks, RandomMasker
 from jaxprune.mim.parts.partial import FULL, PARTIAL_ARGUMENTS, Partial
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels, Target
-from jaxprune.nn.images import require_float_dtype
+from jaxprune.nn.images import require_buildable
 from jaxprune.nn.params import merge, split
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.recipe import remember
@@ -49,7 +49,7 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
     import jaxprune.mim as family
     from jaxprune import models
 
-    require_float_dtype(arguments.get("dtype"))
+    require_buildable(arguments.get("dtype"), rngs)
     cls = plugins.find(family, Framework, name)
     sizes = models.arguments(encoder) if encoder else {}
     sizes = {key: value for key, value in sizes.items() if key not in cls.encoder_excludes}

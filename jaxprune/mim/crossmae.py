@@ -33,6 +33,12 @@ class CrossMAE(Framework):
     Each block of the decoder reads its own weighted sum of the encoder's feature maps. As the mask tokens are
     independent, any share of them can be decoded: `kept_mask_ratio`. The encoder has no final norm.
 
+    >>> sizes = dict(img_size=32, patch_size=4, embed_dim=16, depth=1, num_heads=2)
+    >>> decoder = dict(decoder_embed_dim=16, decoder_depth=1, decoder_num_heads=2)
+    >>> model = CrossMAE(**sizes, **decoder, mask_ratio=0.75, kept_mask_ratio=0.25, rngs=nnx.Rngs(0))
+    >>> model.masker.num_visible, model.masker.num_retained, model.reconstruction
+    (16, 16, 'partial')
+
     Args:
       mlp_ratio: MLP ratio of encoder and decoder, which also share `norm_eps`.
       decoder_embed_dim, decoder_depth, decoder_num_heads: see `CrossDecoder`.

@@ -80,6 +80,12 @@ class Distil(Framework):
     The feature of an image is that of the CLS token, or without one the mean over the patches. A head, which is dropped
     afterwards, maps the student's tokens to the teacher's width.
 
+    >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2)
+    >>> distil = Distil(**sizes, target_dim=24, rngs=nnx.Rngs(0))
+    >>> images, features = jnp.zeros((1, 16, 16, 3)), jnp.ones((1, 16, 24))
+    >>> distil(images, target_feature=features, target_cls=features[:, 0])[1].pred.shape
+    (1, 16, 24)
+
     Args:
       teacher: a frozen network with features, or its recipe (see `mim.create`); None if targets are passed at the call.
         Images are resized to its size, and its maps (bilinear, antialiased) to the grid of the student.

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxprune import plugins
 from jaxprune.errors import UserError, unknown
 from jaxprune.models.vit_names import not_built
-from jaxprune.nn.images import require_float_dtype
+from jaxprune.nn.images import require_buildable
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.recipe import remember
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
@@ -60,6 +60,8 @@ def _resolved(name: str) -> tuple[str, ModuleType | None]:
     Raises:
       UserError: there is no such network, or it has other tags.
     """
+    if not isinstance(name, str):
+        raise unknown("model", name, names())
     network, _, tag = name.partition(".")
     if network in plugins.entry_points(__name__, _Defined()):
         return network, None
@@ -106,7 +108,7 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
         all arguments passed in `overrides`.
       overrides: constructor arguments that replace those of the name.
     """
-    require_float_dtype(overrides.get("dtype"))
+    require_buildable(overrides.get("dtype"), rngs)
     cls, options = _class_of(name), {**arguments(name), **overrides}
     network = plugins.build(cls, options, rngs=rngs)
     network.preprocessing = _preprocessing(cls, name, options)

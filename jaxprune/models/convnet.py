@@ -26,7 +26,7 @@ class ConvNet(nnx.Module):
       no_decay: patterns of parameters without weight decay, besides vectors and biases.
     """
 
-    classifier_parts: ClassVar[tuple[str, ...]] = ("fc.", "linear.", "classifier.")
+    classifier_parts: ClassVar[tuple[str, ...]] = ("fc.", "linear.", "classifier.", "head.")
     no_decay: ClassVar[tuple[str, ...]] = ()
 
     mean: ClassVar[tuple[float, ...]] = IMAGENET[0]

@@ -82,7 +82,7 @@ _ALL_PATCHES = (
     "DGE's blocks choose their own queries and need every patch, so patches cannot be left out or masked here."
 )
 # The fields of `Attended` that queries, keys and values do not give: scores are passed in.
-_NOT_OF_HEADS = frozenset({"scores", "normed"})
+_NOT_OF_HEADS = frozenset({"scores", "normed", "entered"})
 MLPS = ("plain", "swiglu", "swiglu_packed")
 PLAIN = Style()
 
@@ -391,7 +391,7 @@ class Block(Reducible):
         where = self.reduces_where()
         soft = self.soft_policy and train
         needs = (self.needs | taps) - _NOT_OF_HEADS
-        scores, report = attended.scores, None
+        passed, report = {"scores": attended.scores, "entered": attended.entered}, None
 
         if where == "anew":
             attended = self._observed(tokens, soft, needs, grid)
@@ -425,11 +425,11 @@ class Block(Reducible):
         tokens = tokens._replace(x=self.mix(tokens.x, gathered, drop_keys[0]))
         if where == "skip":
             work = lambda x: self._branch(self.perceive(x), self.ls2, None)
-            readable = attended._replace(scores=scores)
+            readable = attended._replace(**passed)
             branch, report = self.skip(tokens, readable, work, train=train, key=keys[2])
             return tokens._replace(x=tokens.x + self.drop_path(branch, drop_keys[1])), attended, report
         if where == "after":
-            tokens, report = reducer(tokens, attended, train=train, key=keys[2])
+            tokens, report = reducer(tokens, attended._replace(**passed), train=train, key=keys[2])
         tokens = tokens._replace(x=self.feed(tokens.x, drop_keys[1]))
         if where == "behind":
             tokens, report = reducer(tokens, attended, train=train, key=keys[2])

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError, quoted
@@ -33,6 +34,8 @@ def require_float(images: Any, ndim: int | None = None) -> None:
             f"{kind} of shape {tuple(images.shape)} have {len(images.shape)} dimensions, but the network reads batches "
             f"with {ndim}, ({axes}, channels): add a batch axis with {kind.lower()}[None]."
         )
+    if images.shape and not images.shape[0]:
+        raise UserError("The batch holds no images: give at least one.")
     dtype = images.dtype
     if not jnp.issubdtype(dtype, jnp.floating):
         raise UserError(
@@ -42,12 +45,16 @@ def require_float(images: Any, ndim: int | None = None) -> None:
         )
 
 
-def require_float_dtype(dtype: Any) -> None:
-    """Checks the compute dtype of a network: numbers cut off to integers would be zeros without a word.
+def require_buildable(dtype: Any, rngs: Any) -> None:
+    """Checks the compute dtype of a network, and the random numbers of its initial parameters.
+
+    Numbers cut off to integers would be zeros without a word.
 
     Raises:
-      UserError: it is no floating-point dtype.
+      UserError: it is no floating-point dtype, or there are no random numbers.
     """
+    if not isinstance(rngs, nnx.Rngs):
+        raise UserError(f"rngs={quoted(rngs)} are no random numbers: pass rngs=nnx.Rngs(0).")
     try:
         right = dtype is None or jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
     except TypeError:

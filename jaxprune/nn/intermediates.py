@@ -1,12 +1,12 @@
 """Helpers of timm's `forward_intermediates`: selection and layout of feature maps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.nn.site import Site
 from jaxprune.ops.unmerge import unmerge
 
@@ -21,6 +21,12 @@ def intermediate_indices(indices: int | np.integer | Sequence[int] | None, count
     """
     if indices is None:
         return list(range(count))
+    if not isinstance(indices, (int, np.integer)) and (
+        isinstance(indices, str)
+        or not isinstance(indices, Iterable)
+        or not all(isinstance(index, (int, np.integer)) for index in indices)
+    ):
+        raise UserError(f"indices={quoted(indices)} are no whole numbers: use an int, or several such as (3, 6, 9).")
     if isinstance(indices, (int, np.integer)):
         chosen_indices = list(range(count - indices, count)) if 0 < indices <= count else []
     else:

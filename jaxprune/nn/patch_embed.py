@@ -1,5 +1,6 @@
 """Patch embedding."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from jaxtyping import Array, Float, Int
 from jaxprune.errors import UserError
 from jaxprune.nn.linear import Linear, torch_uniform
 from jaxprune.ops.patches import gather_tokens, patchify
+
+_MOST_PATCHES = 2**24
 
 
 def pair(value: int | Sequence[int]) -> tuple[int, int]:
@@ -31,7 +34,10 @@ def grid_of(img_size: int | Sequence[int], patch_size: int | Sequence[int], *, c
             f"img_size {height}x{width} is not a whole number of patches of {rows}x{columns}: "
             f"use {height // rows * rows or rows}x{width // columns * columns or columns} or another patch_size."
         )
-    return height // rows, width // columns
+    grid = height // rows, width // columns
+    if math.prod(grid) > _MOST_PATCHES:
+        raise UserError(f"img_size {height}x{width} has {math.prod(grid):,} patches of {rows}x{columns}: use less.")
+    return grid
 
 
 class PatchEmbed(nnx.Module):

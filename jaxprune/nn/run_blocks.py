@@ -104,6 +104,8 @@ class BlockRunner:
             attended = _of_reduced(attended, self._reduced.row_map, self.tokens.x.shape[1], self._prefix)
         if "scores" in block.needs and self._scores is not None and grid is not None:
             attended = attended._replace(scores=on_grid(*self._scores, grid))
+        if "entered" in block.needs:
+            attended = attended._replace(entered=self.tokens.x)
         self.block_inputs.append(self.tokens)
         self.tokens, self._attended, report = run_block(
             block,
@@ -197,7 +199,7 @@ def _of_reduced(attended: Attended, row_map: Int[Array, "b n"], num_tokens: int,
         counts = jax.vmap(add_up)(jnp.ones(field.shape[:3], field.dtype), row_map)
         return jax.vmap(add_up)(field, row_map) / jnp.maximum(counts, 1)[..., None]
 
-    return Attended(*map(reduced, attended._replace(scores=None, normed=None)))
+    return Attended(*map(reduced, attended._replace(scores=None, normed=None, entered=None)))
 
 
 def _check_count(block: Reducible, arriving: int) -> None:

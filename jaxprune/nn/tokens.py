@@ -42,6 +42,7 @@ class Attended(NamedTuple):
       values: the values.
       scores: the scorer's output for each row, under a plan with a scorer if rows cannot be removed (`Site.removable`).
       normed: the tokens that enter the layer, normalised (`Block.normed`).
+      entered: the tokens that enter the block, for a reducer between its attention, or other mixing, and its MLP.
     """
 
     cls_attn: Float[Array, "b h n"] | None = None
@@ -50,6 +51,11 @@ class Attended(NamedTuple):
     values: Float[Array, "b h n d"] | None = None
     scores: Float[Array, "b r"] | None = None
     normed: Float[Array, "b n d"] | None = None
+    entered: Float[Array, "b n d"] | None = None
+
+
+# The fields that are there without attention.
+WITHOUT_ATTENTION = frozenset({"entered"})
 
 
 NOTHING = Attended()

@@ -8,7 +8,7 @@ from typing import Any
 
 from flax import nnx
 
-from jaxprune.nn.images import require_float_dtype
+from jaxprune.nn.images import require_buildable
 from jaxprune.nn.recipe import remember
 from jaxprune.ranking.labels import Labels, pseudo_labels
 from jaxprune.ranking.masks import LabelMasks, label_masks
@@ -29,8 +29,8 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
     from jaxprune import models, plugins
     from jaxprune.errors import UserError
 
-    require_float_dtype(overrides.get("dtype"))
-    sizes, kind = models.arguments(name), models.names()[name.partition(".")[0]]
+    require_buildable(overrides.get("dtype"), rngs)
+    sizes, kind = models.arguments(name), models.names().get(str(name).partition(".")[0])
     if kind not in RANKERS:
         raise UserError(
             f"{name} cannot be a ranker: use a ViT such as vit_small_patch16_224, or a ResNet such as resnet18."

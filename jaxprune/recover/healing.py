@@ -64,7 +64,8 @@ def recover(fast: Host, images: np.ndarray, *, teacher: Host, minutes: float = 3
     >>> import jaxprune; from flax import nnx
     >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2)
     >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
-    >>> fast = reduction.apply(model, Plan("topk", keep_rate=0.5, reduction_loc=(1,)))
+    >>> plan = jaxprune.reduction.Plan("topk", keep_rate=0.5, reduction_loc=(1,))
+    >>> fast = jaxprune.reduction.apply(model, plan)
     >>> images = np.random.default_rng(0).integers(0, 255, (20, 16, 16, 3), np.uint8)
     >>> healed = recover(fast, images, teacher=model, steps=2, batch_size=4)
     >>> healed.plan == fast.plan

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -72,5 +73,5 @@ def _resampled_patches(kernel: np.ndarray, shape: tuple[int, ...], size: tuple[i
     """
     side = round((len(kernel) / 3) ** 0.5)
     pixels = np.eye(side * side, dtype=np.float32).reshape(-1, side, side, 1)
-    matrix = np.asarray(resize(pixels, size, "bilinear", antialias=True)).reshape(side * side, -1)
+    matrix = np.asarray(resize(jnp.asarray(pixels), size, "bilinear", antialias=True)).reshape(side * side, -1)
     return (np.linalg.pinv(matrix) @ kernel.reshape(side * side, -1)).reshape(shape).astype(kernel.dtype)

@@ -102,7 +102,7 @@ class ALGM(Reducer):
     def _merge(self, tokens: Tokens, merged: Int[Array, "b m w"]) -> tuple:
         """Merges groups of rows, and puts the others behind them."""
         prefix, n = self.step.num_prefix_tokens, self.step.tokens_in
-        (num_merged, window), inside = merged.shape[1:], merged.reshape(len(merged), -1)
+        (num_merged, window), inside = merged.shape[1:], merged.reshape(merged.shape[0], -1)
         num_single = n - inside.shape[1]
         single = jnp.argsort(places(inside, n) >= 0, axis=1, stable=True)[:, :num_single].astype(jnp.int32)
         to = np.concatenate([np.repeat(np.arange(num_merged), window), num_merged + np.arange(num_single)])

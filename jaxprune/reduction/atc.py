@@ -44,14 +44,20 @@ def agglomerate(
     merge_one = lambda distance, absent: _agglomerate(distance, absent, num_clusters, linkage)
     if absent is None:
         absent = jnp.zeros(distance.shape[:2], bool)
-    return jax.vmap(merge_one)(jax.lax.stop_gradient(distance).astype(jnp.float32), absent)
+    return jax.vmap(merge_one)(mirrored(jax.lax.stop_gradient(distance).astype(jnp.float32)), absent)
+
+
+def mirrored(distance: Float[Array, "b n n"]) -> Float[Array, "b n n"]:
+    """Distances as they are above the diagonal, so that both directions are equal to the bit; 0 on the diagonal."""
+    places = jnp.arange(distance.shape[1])
+    above = (places[:, None] < places[None, :])[None]
+    below = (places[:, None] > places[None, :])[None]
+    return jnp.where(above, distance, jnp.where(below, distance.swapaxes(1, 2), 0))
 
 
 def _agglomerate(distance: Array, absent: Array, num_clusters: int, linkage: str) -> tuple[Array, Array]:
     n = distance.shape[0]
     places = jnp.arange(n, dtype=jnp.int32)
-    above = places[:, None] < places[None, :]
-    distance = jnp.where(above, distance, distance.T)
     distance = jnp.where(absent[:, None] | absent[None, :], -1.0, distance)
     distance = jnp.where(places[:, None] == places[None, :], jnp.inf, distance)
 
@@ -61,13 +67,16 @@ def _agglomerate(distance: Array, absent: Array, num_clusters: int, linkage: str
         first = _first_of(nearest, nearest.min())
         height = nearest[first]
         second = _first_of(distance[first], height)
+        is_first, is_second = places == first, places == second
         joined = _joined(distance[first], distance[second], counts[first], counts[second], linkage)
-        joined = jnp.where((places == first) | (places == second), jnp.inf, joined)
+        joined = jnp.where(is_first | is_second, jnp.inf, joined)
         # A cluster is in the row of its first token; the row of the one that joins it is out of reach.
-        distance = distance.at[first].set(joined).at[:, first].set(joined)
-        distance = distance.at[second].set(jnp.inf).at[:, second].set(jnp.inf)
-        counts = counts.at[first].add(counts[second])
-        return distance, counts, jnp.where(labels == second, first, labels), heights.at[step].set(height)
+        distance = jnp.where(is_first[:, None], joined[None, :], distance)
+        distance = jnp.where(is_first[None, :], joined[:, None], distance)
+        distance = jnp.where(is_second[:, None] | is_second[None, :], jnp.inf, distance)
+        counts = jnp.where(is_first, counts + counts[second], counts)
+        heights = jnp.where(jnp.arange(heights.shape[0]) == step, height, heights)
+        return distance, counts, jnp.where(labels == second, first, labels), heights
 
     counts = jnp.where(absent, 0.0, 1.0)
     state = distance, counts, places, jnp.zeros((n - num_clusters,), jnp.float32)
@@ -142,7 +151,7 @@ class ATC(Reducer):
         if num_keep >= self.step.tokens_in:
             return unchanged(tokens, prefix)
         keys = unit(present(attended.keys).astype(jnp.float32).mean(1)[:, prefix:])
-        distance = 1 - products(keys, keys)
+        distance = mirrored(1 - products(keys, keys))
         absent = tokens.policy[:, prefix:] == 0 if self.step.has_absent else None
         labels, _ = agglomerate(distance, num_keep, self.linkage, absent=absent)
         centres = clusters.medoids(distance, labels, num_keep, absent=absent)

@@ -3,7 +3,8 @@
 Written from the paper and from facts about the published code, which has no licence; nothing of it is copied.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +47,10 @@ class DTEM(ToMe):
     needs = frozenset({"normed"})
     published = "metric.{layer}"
     renames: ClassVar[dict[str, str]] = {"": "metric"}
+
+    @classmethod
+    def rounds_of(cls, options: Mapping[str, Any]) -> None:
+        return None
 
     @classmethod
     def check_site(cls, site: Site) -> None:

@@ -1,5 +1,7 @@
 """K-Medoids: keep the most central token of every cluster (Haurum et al., 2023, Sec. 3; Marin et al., 2023)."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -13,25 +15,27 @@ MODES = ("reference", "textbook")
 
 
 def seed(
-    distance: Float[Array, "b n n"], num_clusters: int, first: Int[Array, ""] | int, mode: str
+    distance: clusters.Distances, shape: tuple[int, int], num_clusters: int, first: Int[Array, ""] | int, mode: str
 ) -> Int[Array, "b k"]:
     """Initial centres without weights: farthest-point sampling from token `first`.
 
     "reference" measures the distance to the farthest chosen token, "textbook" to the nearest.
+
+    Args:
+      shape: (b, n).
     """
     join = jnp.maximum if mode == "reference" else jnp.minimum
+    images = jnp.arange(shape[0])
 
-    def one(distance):
-        def add(i, state):
-            centres, far, free = state
-            centre = jnp.argmax(jnp.where(free, far, -1)).astype(jnp.int32)
-            return centres.at[i].set(centre), join(far, distance[centre]), free.at[centre].set(False)
+    def add(i, state):
+        centres, far, free = state
+        centre = jnp.argmax(jnp.where(free, far, -1), axis=1).astype(jnp.int32)
+        return centres.at[:, i].set(centre), join(far, distance.of(centre)), free.at[images, centre].set(False)
 
-        centres = jnp.zeros((num_clusters,), jnp.int32).at[0].set(first)
-        free = jnp.ones(distance.shape[:1], bool).at[first].set(False)
-        return jax.lax.fori_loop(1, num_clusters, add, (centres, distance[first], free))[0]
-
-    return jax.vmap(one)(distance)
+    start = jnp.full((shape[0],), first, jnp.int32)
+    centres = jnp.zeros((shape[0], num_clusters), jnp.int32).at[:, 0].set(start)
+    free = jnp.ones(shape, bool).at[images, start].set(False)
+    return jax.lax.fori_loop(1, num_clusters, add, (centres, distance.of(start), free))[0]
 
 
 def kmedoids(
@@ -57,23 +61,31 @@ def kmedoids(
     Returns:
       (centres, assign): the index of each cluster's centre token, and the cluster of each token.
     """
-    distance = clusters.distances(x)
+    distance = clusters.Distances(x)
     if weights is None:
-        centres = seed(distance, num_clusters, first, mode)
+        centres = seed(distance, x.shape[:2], num_clusters, first, mode)
         weights = jnp.ones(x.shape[:2], jnp.float32)
     else:
         weights = jax.lax.stop_gradient(weights).astype(jnp.float32)
         centres = best(weights, num_clusters)
-    cost = weights * distance.sum(2)
+    cost = weights * distance.by_rows(lambda rows: rows.sum(2))
     for _ in range(iterations):
-        assign = clusters.nearest(distance, centres)
+        assign = distance.nearest(centres)
         if mode == "textbook":
-            together = assign[:, :, None] == assign[:, None, :]
-            cost = jnp.where(together, weights[:, None, :] * distance, 0).sum(2)
+            within = functools.partial(_within_cluster, assign=assign, weights=weights)
+            cost = distance.by_rows(within, assign)
         if absent is not None:
             cost = jnp.where(absent, jnp.finfo(cost.dtype).max, cost)
         centres = clusters.cheapest(cost, assign, num_clusters)
-    return centres, clusters.nearest(distance, centres)
+    return centres, distance.nearest(centres)
+
+
+def _within_cluster(
+    rows: Float[Array, "b m n"], of_row: Int[Array, "b m"], *, assign: Int[Array, "b n"], weights: Float[Array, "b n"]
+) -> Float[Array, "b m"]:
+    """The weighted sum of the distances of each row to the tokens of its own cluster."""
+    together = of_row[:, :, None] == assign[:, None, :]
+    return jnp.where(together, weights[:, None, :] * rows, 0).sum(2)
 
 
 class KMedoids(Reducer):
@@ -113,7 +125,10 @@ class KMedoids(Reducer):
         self.mode, self.equal_weights, self.iterations, self.first = mode, equal_weights, iterations, first
 
     def flops(self) -> int:
-        """n²·d for the distances between the n incoming rows; assignment and centres need only comparisons and sums."""
+        """n²·d for the distances between the n incoming rows; assignment and centres need only comparisons and sums.
+
+        In blocks (`nn.kernels`) the distances are recomputed at each use, which is not counted.
+        """
         return self.step.tokens_in**2 * self.step.embed_dim
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:

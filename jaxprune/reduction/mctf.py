@@ -14,7 +14,7 @@ from jaxprune.reduction.parts import clusters
 from jaxprune.reduction.parts.base import Step
 from jaxprune.reduction.parts.cosines import products, unit
 from jaxprune.reduction.parts.keep_rows import places, present, unchanged
-from jaxprune.reduction.parts.pair_merging import PairMerger
+from jaxprune.reduction.parts.pair_merging import PairMerger, alternating
 from jaxprune.reduction.tome import sets
 
 PLACES: dict[int, Where] = {0: "behind", 1: "ahead", 2: "anew"}
@@ -67,17 +67,24 @@ def fuse(
     leaves_a, rest_a = places(order_a[:, :from_a], scores.shape[1]) >= 0, jnp.sort(order_a[:, from_a:], axis=1)
     num_b = x.shape[1] - scores.shape[1]
     rest_b = jnp.broadcast_to(jnp.arange(num_b, dtype=jnp.int32)[None], (x.shape[0], num_b))
-    target = jnp.broadcast_to(jnp.arange(x.shape[1], dtype=jnp.int32)[None], x.shape[:2])
-    target = target.at[:, first].set(jnp.where(leaves_a, second.start + 2 * best_b, target[:, first]))
+    target_a = jnp.where(leaves_a, second.start + 2 * best_b, _rows_of(first, leaves_a))
+    target_b = second.start + 2 * rest_b
     if from_b:
         # The second choice is by the same scores, although rows of B may have grown.
         scores, best_a = highest(second, first, ~leaves_a)
         order_b = jnp.argsort(-scores, axis=1, stable=True).astype(jnp.int32)
         leaves_b, rest_b = places(order_b[:, :from_b], num_b) >= 0, order_b[:, from_b:]
-        target = target.at[:, second].set(jnp.where(leaves_b, first.start + 2 * best_a, target[:, second]))
+        target_b = jnp.where(leaves_b, first.start + 2 * best_a, target_b)
+    target = alternating(*((target_a, target_b) if first.start == 0 else (target_b, target_a)))
     kept = jnp.concatenate([first.start + 2 * rest_a, second.start + 2 * rest_b], axis=1)
     follow = jax.vmap(lambda target, numbers: numbers[target[target]])
     return kept, follow(target, places(kept, x.shape[1]))
+
+
+def _rows_of(side: slice, like: Array) -> Int[Array, "b a"]:
+    """The numbers of the rows of A or B, for every image."""
+    rows = side.start + 2 * jnp.arange(like.shape[1], dtype=jnp.int32)
+    return jnp.broadcast_to(rows[None], like.shape)
 
 
 class MCTF(PairMerger):

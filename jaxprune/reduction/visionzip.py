@@ -119,4 +119,6 @@ def join(keys: Float[Array, "b m e"], spaced: Int[np.ndarray, "c"]) -> Int[Array
     of_targets = keys[:, spaced]
     nearest = lambda rows: clusters.first_min(-cosines.products(rows, of_targets), axis=2)
     joined = by_rows(nearest, keys, size=kernels.row_block())
-    return jax.vmap(lambda joined: joined.at[spaced].set(np.arange(len(spaced), dtype=np.int32)))(joined)
+    number = np.full(keys.shape[1], -1, np.int32)
+    number[spaced] = np.arange(len(spaced))
+    return jnp.where(number[None, :] < 0, joined, number[None, :])

@@ -66,10 +66,10 @@ def without_duplicates(
 
     def one_round(state, _):
         order, left = state
-        removed = jnp.maximum(jnp.minimum(jnp.minimum(left - num_keep, left // 2), at_once), 0)
-        left_a = (left + 1) // 2
         ids_a, ids_b = order[:, ::2], jnp.pad(order[:, 1::2], ((0, 0), (0, n % 2)))
         is_a, is_b = (places[None, :] < left[:, None] for places in (place_a, place_b))
+        left_a, left_b = (inside.sum(1, dtype=jnp.int32) for inside in (is_a, is_b))
+        removed = jnp.maximum(jnp.minimum(jnp.minimum(left - num_keep, left_b), at_once), 0)
         similar = jnp.where(is_a, similarity(ids_a, ids_b, ~is_b[:, None, :]), -jnp.inf)
         falling = jax.vmap(lambda ids, similar: ids[jnp.argsort(-similar, stable=True)])(ids_a, similar)
         # Where the two sets go: the rest of A, B, and behind them what has left.

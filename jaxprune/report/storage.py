@@ -1,16 +1,19 @@
 """Sections stored in HTML comments of the report's file, so that later runs can read and extend it."""
 
 import json
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxprune.errors import UserError
-from jaxprune.files import write_atomically
+from jaxprune.errors import UserError, shortened
+from jaxprune.files import read_text, write_atomically
 
 _REPORT = re.compile(r"<!--jaxprune:report (\{.*?\})-->")
 _SECTION = re.compile(r"<!--jaxprune:section (\{.*?\})-->\n(.*?)\n<!--jaxprune:end-->", re.DOTALL)
+
+_log = logging.getLogger(__name__)
 
 
 class StoredSection(NamedTuple):
@@ -52,16 +55,29 @@ def read(path: Path) -> StoredReport:
     Raises:
       UserError: the file is not a report.
     """
-    page = path.read_text(encoding="utf-8")
-    head = _REPORT.search(page)
+    try:
+        page = read_text(path, None)
+        head = _REPORT.search(page)
+        meta = None if head is None else json.loads(head[1])
+        title, subtitle = (str(meta[name]) for name in ("title", "subtitle")) if isinstance(meta, dict) else ("", "")
+    except (OSError, ValueError, KeyError, RecursionError) as error:
+        raise UserError(
+            f"{path} cannot be read as a report ({shortened(error)}); move it away, or give the report another place."
+        ) from error
     if head is None:
         raise UserError(f"{path} is not a report of jaxprune; move it away, or give the report another place.")
-    sections = {
-        meta["name"]: StoredSection(meta["title"], [tuple(pair) for pair in meta["inside"]], html)
-        for meta, html in ((json.loads(match[1]), match[2]) for match in _SECTION.finditer(page))
-    }
-    meta = json.loads(head[1])
-    return StoredReport(meta["title"], meta["subtitle"], sections)
+    return StoredReport(title, subtitle, dict(_sections(page, path)))
+
+
+def _sections(page: str, path: Path) -> Iterator[tuple[str, StoredSection]]:
+    """Yields the name and the content of the sections; a damaged one is left out with a warning."""
+    for match in _SECTION.finditer(page):
+        try:
+            meta = json.loads(match[1])
+            inside = [(str(name), str(title)) for name, title in meta["inside"]]
+            yield str(meta["name"]), StoredSection(str(meta["title"]), inside, match[2])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            _log.warning("%s: a damaged section is left out (%s).", path, shortened(repr(error)))
 
 
 def write(path: Path, page: str) -> Path:

@@ -29,13 +29,14 @@ def plot_element(figure: Any, alt: str, prefix: str) -> str:
     import matplotlib  # imported here, because a report without plots does not need it
 
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jaxprune"}):
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jaxprune", "text.parse_math": False}):
         figure.savefig(text, format="svg", metadata={"Date": None})
     svg = _clean(text.getvalue(), alt, prefix)
     if len(_TEXTS.sub("", svg)) <= MAX_SVG_BYTES:
         return _with_labels(svg)
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=160)
+    with matplotlib.rc_context({"text.parse_math": False}):
+        figure.savefig(data, format="png", dpi=160)
     width, height = (_pixels(72 * inches) for inches in figure.get_size_inches())
     src = bytes_uri("image/png", data.getvalue())
     return f'<img class="plot" src="{src}" width="{width}" height="{height}" alt="{escape(alt)}">'

@@ -183,7 +183,7 @@ def _text(value: Any) -> str:
 def write_csv(path: str | os.PathLike, rows: Rows, **same: Any) -> None:
     """Writes rows with the union of their columns; `same` are columns with one value for all, such as the device."""
     columns = list(dict.fromkeys(name for row in [*rows, same] for name in row))
-    with Path(path).open("w", newline="") as file:
+    with Path(path).open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows({**row, **same} for row in rows)

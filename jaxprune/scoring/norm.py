@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
+from jaxprune.nn.images import require_float
 from jaxprune.scoring.parts.base import Scorer
 from jaxprune.scoring.parts.maps import to_grid
 from jaxprune.scoring.parts.networks import feature_map
@@ -25,6 +26,7 @@ class Norm(Scorer):
 
     def _cells(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b p q"]:
         """The pixels of each patch or tube, in raster order."""
+        require_float(images)
         sides, grid, dims = images.shape[1:-1], self.grid, len(self.grid)
         if len(sides) != dims or any(side % cells for side, cells in zip(sides, grid, strict=True)):
             size, cut = "×".join(map(str, sides)), "×".join(map(str, grid))

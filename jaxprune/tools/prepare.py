@@ -4,7 +4,8 @@
 
 The input is a directory or an archive (.tar, .tar.gz, .tar.xz, .zip) of `train/<class>/*.jpg`, `test/<class>/*.jpg`, …
 or of `<class>/*.jpg`, which makes one split, `train` (hold out a part of it with `train[90%:]`). Broken pictures are
-listed, counted and left out. Read the result with `--config.data.source=tfds`.
+listed, counted and left out. NABirds and NUS-WIDE are taken as they come: their own lists of pictures, splits and
+classes are read. Read the result with `--config.data.source=tfds`.
 """
 
 from jaxprune import search_path

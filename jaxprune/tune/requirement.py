@@ -1,8 +1,9 @@
 """Bounds on the cost or the risk of a plan."""
 
+import numbers
 from typing import NamedTuple
 
-from jaxprune.errors import UserError, unknown
+from jaxprune.errors import UserError, quoted, unknown
 from jaxprune.tune.cost_table import Cost
 
 # The bounded costs, with their units.
@@ -37,6 +38,9 @@ class Bound(NamedTuple):
         """
         if self.kind not in KINDS:
             raise unknown("bound", self.kind, KINDS)
+        for name in ("value", "alpha"):
+            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), numbers.Real):
+                raise UserError(f"The {name} of a bound, {quoted(getattr(self, name))}, is no number: use 0.95, say.")
         if self.on_cost and not self.value > 0:
             raise UserError(f"A bound of {self.value} on {self.kind} excludes every plan: give a number above 0.")
         if self.kind == "speedup" and not self.value > 1:

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from jaxprune import flops, parallel, reduction
 from jaxprune.bench.timing import OverRounds, interleaved
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.evaluate.contestants import Runner, random_images
 from jaxprune.nn.host import Host
@@ -71,6 +71,10 @@ def tune(
     """
     if not isinstance(model, Host):
         raise UserError(f"A {type(model).__name__} has no tokens to reduce: give a transformer.")
+    if not isinstance(bound, Bound):
+        raise UserError(f"bound={quoted(bound)} is no bound: give one such as Bound('agreement', 0.95).")
+    if not callable(images) and not (hasattr(images, "shape") and len(images.shape) > 3):
+        raise UserError(f"images={quoted(images)} are no array of images, (n, h, w, 3): see data.load_images.")
     settings = settings or Settings()
     show, count = (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
     _require_enough(count, bound.check(), settings)
@@ -81,18 +85,22 @@ def tune(
     )
     firsts = keep.arrays("copies", lambda: {"first": first_of_copies(show, count)}, images=count)["first"]
     halves = _halves(np.unique(firsts), count, bound, settings)
+    _log.info("Timing the blocks of the dense network and of %s on this device.", ", ".join(network.methods))
     table = _cost_table(network, settings, keep)
     errors = _Errors(network.dense, show, halves, bound, settings, mesh or parallel.mesh_from_text("data=-1"), keep)
+    _log.info("Estimating the risks of up to %d plans on %d images.", settings.limit, len(halves.first))
     plans, rejected = _searched(network, table, errors, bound, settings)
     counts = {plan.name: int(errors.estimate(plan).sum()) for plan in plans}
     risks = [counts[plan.name] / len(halves.first) for plan in plans]
     order = pareto_testing.front([bound.of(plan.cost) for plan in plans], risks) if plans else []
     front = [plans[index] for index in order]
+    _log.info("Timing whole networks in turns: the dense one, and some of %d plans that no other beats.", len(front))
     if bound.on_cost:
         finalists, timed = _timed_within(network, front, bound, settings, keep)
     else:
         finalists = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
         timed = _timed(network, finalists, settings, keep)
+    _log.info("Testing plans on %d other images.", len(halves.second))
     best, why, tests = _decision(finalists, timed, errors, bound, settings)
     if copies := count - len(halves.first) - len(halves.second):
         why += f" Of {count} images {copies} are copies or near copies of others, and were left out."

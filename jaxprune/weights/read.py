@@ -12,7 +12,8 @@ from typing import IO, Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted, shortened
+from jaxprune.files import as_path
 from jaxprune.nn.params import Fixed, variables
 from jaxprune.scoring import Scorer
 from jaxprune.weights.finite import is_real, require_finite
@@ -50,7 +51,7 @@ def read_tensors(path: str | os.PathLike, key: str | tuple[str, ...] | None = No
     """
     if is_remote(path):
         path = fetched(path)
-    path = Path(path)
+    path = as_path(path)
     if path.is_dir():
         return read_directory(path, lambda file: read_tensors(file, key))
     if not path.is_file():
@@ -70,7 +71,7 @@ def read_tensors(path: str | os.PathLike, key: str | tuple[str, ...] | None = No
     except UserError:
         raise
     except Exception as error:  # safetensors, zip and numpy raise different exceptions
-        raise UserError(f"{path} cannot be read ({error}): it may be truncated; fetch it again.") from error
+        raise UserError(f"{path} cannot be read ({shortened(error)}): it may be truncated; fetch it again.") from error
     raise UserError(f"{path} is neither .safetensors nor .npz nor one of {', '.join(_PYTORCH)}: save the weights so.")
 
 
@@ -153,6 +154,8 @@ def load_pretrained(
     else:
         entries = key
     if isinstance(source, Mapping):
+        if names := [name for name in source if not isinstance(name, str)]:
+            raise UserError(f"The given tensors have the name {quoted(names[0])}: give {{published name: array}}.")
         return fill(model, source, "the given tensors", new=new, ignored=ignored, antialias=antialias)
     return fill(model, read_tensors(source, entries), str(source), new=new, ignored=ignored, antialias=antialias)
 

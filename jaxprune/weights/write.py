@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from jaxprune.errors import UserError
-from jaxprune.files import write_atomically
+from jaxprune.files import as_path, write_atomically
 from jaxprune.weights.write_names import TIMM, spelled, suffix
 
 
@@ -44,7 +44,7 @@ def writable(path: str | os.PathLike, overwrite: bool, names: str) -> Path:
     Raises:
       UserError: it exists, has no directory, or another ending than the names need.
     """
-    path, kind = Path(path), suffix(names)
+    path, kind = as_path(path), suffix(names)
     if path.suffix != kind:
         raise UserError(f"{path} would not be a {kind}: that is the one format written here for the names {names!r}.")
     if path.exists() and not overwrite:

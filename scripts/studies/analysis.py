@@ -63,7 +63,7 @@ def run():
     log_to_terminal()
 
     known = reduction.methods()
-    names = args.methods or [name for name in sorted(known) if name not in ("from_scores", "random")]
+    names = args.methods or [name for name in reduction.standalone() if name != "random"]
     learned = [name for name in names if args.tune_all or known[name].published is not None]
     learned += ["random"] * args.tune_all
     dense, others = [], []

@@ -148,7 +148,7 @@ def run():
     args.data = args.data or stem(args.config)
     if args.what == "matrix" and not args.baseline and args.data not in TABLE_4:
         parser.error(f"{args.config} has no dense baseline in Table 4: give --data {'|'.join(TABLE_4)}, or --baseline")
-    args.methods = args.methods or [name for name in sorted(reduction.methods()) if name != "from_scores"]
+    args.methods = args.methods or list(reduction.standalone())
     log_to_terminal()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.what == "grid":

@@ -3,6 +3,8 @@ import json
 import logging
 import os
 import shutil
+import subprocess
+import sys
 from typing import NamedTuple
 
 import jax
@@ -282,3 +284,30 @@ def test_a_file_in_place_of_the_directory_is_one_line(tmp_path):
         assert store.restore_latest(abstract(make_state(0))) is None
         with pytest.raises(UserError, match="Remove what is in its place"):
             store.save(1, make_state(1), {})
+
+
+def test_a_full_disk_is_one_line_without_the_traceback_of_threads(tmp_path):
+    program = f"""
+import resource, signal
+import numpy as np
+from jaxprune.checkpoints.store import CheckpointStore
+from jaxprune.errors import UserError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+try:
+    CheckpointStore({str(tmp_path)!r}).save(1, {{"w": np.random.default_rng(0).normal(size=10**6)}}, {{}})
+except UserError as error:
+    print("error:", error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert "error: " in done.stdout and "cannot be written (File too large)" in done.stdout
+    assert "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"x" * 300, b"a\0b"])
+def test_a_directory_whose_name_no_checkpoint_can_have_is_one_line(name, tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/" + name)
+    for call in (lambda: CheckpointStore(path), lambda: load_params(path)):
+        with pytest.raises(UserError, match=r"no UTF-8|too long|is no path") as error:
+            call()
+        assert len(str(error.value)) < 400

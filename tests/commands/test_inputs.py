@@ -81,3 +81,15 @@ def test_no_number_of_images_stands_for_all_of_them():
     ]
     config.num_images = 3
     assert len(inputs.sample(config, held_out)) == 3
+
+
+TORN = [None, b"", b"{", b"[]", b"{}", b'{"config": 3}', b"\xff", b"[" * 10**5, b'{"config": {"data": 1}}']
+
+
+@pytest.mark.parametrize("content", TORN)
+def test_a_missing_or_torn_config_of_a_run_is_one_line(content, tmp_path):
+    if content is not None:
+        (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"config\.json cannot be read as the config of a run.*data\.source") as error:
+        inputs.with_data_of(str(tmp_path), Preprocessing((16, 16)), evaluate.defaults())
+    assert len(str(error.value)) < 500

@@ -360,6 +360,17 @@ def test_plans_are_read_from_text():
         read("evti")
 
 
+def test_a_plan_may_be_the_file_that_tune_wrote(tmp_path):
+    path = tmp_path / "plan.txt"
+    path.write_text("topk@1:keep_rate=0.5\n")
+    config = main.load_config(f"{CONFIGS}/features.py")
+    config.plan = str(path)
+    assert networks.plan(config, config.plan) == reduction.Plan("topk", 0.5, (1,))
+    assert not [problem for problem in commands.problems(config) if "plan" in problem]
+    path.unlink()
+    assert any("plan.txt cannot be read" in problem for problem in commands.problems(config))
+
+
 @pytest.mark.parametrize(
     ("config", "phase", "message"),
     [

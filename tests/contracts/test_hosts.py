@@ -14,6 +14,7 @@ from support import quick_compile, slow_but
 from jaxprune import flops, reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
+from jaxprune.nn.tokens import WITHOUT_ATTENTION
 from jaxprune.reduction import At, Plan
 
 METHODS = sorted(reduction.methods())
@@ -41,9 +42,9 @@ def scorer_of(plan: Plan, model, grid=None):
 @pytest.mark.parametrize("method", METHODS)
 def test_cost_is_counted_without_building_the_reduced_network(method, on):
     model, cls = host(on), reduction.methods()[method]
-    if cls.needs and on not in ATTENDING:
+    if (cls.needs - WITHOUT_ATTENTION and on not in ATTENDING) or len(model.sites()[0].grid) not in cls.dims:
         return
-    plan = Plan(method, 0.6, None if cls.where == "embed" else (1, 2))
+    plan = Plan(method, 0.6, None if cls.where == "embed" else (1,) if cls.needs_map else (1, 2))
     scorer = scorer_of(plan, model)
     fast = reduction.apply(model, plan, rngs=nnx.Rngs(0), **scorer)
     counted, dense = flops.of_model(model, plan, **scorer), flops.of_model(model)
@@ -59,7 +60,8 @@ def test_cost_is_counted_without_building_the_reduced_network(method, on):
     elif cls.where == "embed":
         assert counted.tokens == (places[0].num_prefix_tokens + kept[0],) * 3
     else:
-        assert counted.tokens == (dense.tokens[0], *(places[0].num_prefix_tokens + rows for rows in kept))
+        rows = [*kept, *kept[-1:] * (len(places) - 1 - len(kept))]
+        assert counted.tokens == (dense.tokens[0], *(places[0].num_prefix_tokens + count for count in rows))
 
 
 # Sizes at which matrix products dominate.

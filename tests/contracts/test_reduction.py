@@ -17,10 +17,11 @@ from support import quick_compile, slow_but
 from jaxprune import reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.nn import kernels
-from jaxprune.nn.tokens import all_present
+from jaxprune.nn.tokens import WITHOUT_ATTENTION, all_present
 from jaxprune.reduction import At, Plan
 from jaxprune.reduction.diffrate import DiffRate
 from jaxprune.reduction.dynamicvit import DynamicViT
+from jaxprune.reduction.parts.radial_patterns import RadialPattern
 from jaxprune.scoring.parts.maps import to_grid
 
 METHODS = sorted(reduction.methods())
@@ -62,7 +63,8 @@ def reduce(method: str, on: str, keep_rate: float = 0.6, **arguments):
 
 def readable(method: str, on: str) -> bool:
     """Whether a host has what a method reads."""
-    return len(sites(on)[0].grid) in cls_of(method).dims and (not cls_of(method).needs or sites(on)[0].num_heads > 0)
+    attends = sites(on)[0].num_heads > 0 or not cls_of(method).needs - WITHOUT_ATTENTION
+    return attends and len(sites(on)[0].grid) in cls_of(method).dims
 
 
 def home(method: str) -> str:
@@ -71,9 +73,12 @@ def home(method: str) -> str:
 
 
 def place_in_group(cls: type[reduction.Reducer]) -> tuple[bool, ...]:
-    """What reads the block before cannot be at the first, and what needs all rows not behind one that leaves gaps."""
-    reads_before = cls.where == "before" and bool(cls.needs)
-    return not cls.needs_map, cls.leaves_absent != "never", reads_before, not cls.needs_present
+    """What reads the block before cannot be at the first, and what needs all rows not behind one that leaves gaps.
+
+    Rings are only taken from all rows, or from a disc.
+    """
+    reads_before, rings = cls.where == "before" and bool(cls.needs), issubclass(cls, RadialPattern)
+    return not cls.needs_map, not rings, cls.leaves_absent != "never", reads_before, not cls.needs_present
 
 
 def groups(on: str, chosen=lambda cls: True) -> list[tuple[str, ...]]:
@@ -94,7 +99,11 @@ CLIPS = group_cases(["clip"], lambda cls: 2 not in cls.dims)
 
 def grouped(on: str, group: tuple[str, ...], keep_rate: float = 0.6, **arguments):
     layers = range(3 - len(group), 3)
-    steps = [At(layer, name, keep_rate=keep_rate) for layer, name in zip(layers, group, strict=True)]
+    # Few rows are left of a small grid.
+    options = {"dpc_knn": {"k": 2}}
+    steps = [
+        At(layer, name, keep_rate=keep_rate, **options.get(name, {})) for layer, name in zip(layers, group, strict=True)
+    ]
     return apply(host(on, **arguments), Plan(steps=steps))
 
 
@@ -259,7 +268,9 @@ def test_prefix_is_untouched_and_jit_changes_nothing(method):
     tokens = all_present(jnp.asarray(rng.normal(size=(BATCH, n, 16)), jnp.float32), prefix)
     heads = lambda: jnp.asarray(rng.normal(size=(BATCH, 2, n, 8)), jnp.float32)
     weights = jax.nn.softmax(heads() @ heads().swapaxes(2, 3), axis=-1)
-    attended = reduction.Attended(weights[:, :, 0], weights.sum(2), heads(), heads(), normed=tokens.x)
+    attended = reduction.Attended(
+        weights[:, :, 0], weights.sum(2), heads(), heads(), normed=tokens.x, entered=0.5 * tokens.x
+    )
     graph, state = nnx.split(reducer)
     call = lambda state, tokens, attended: nnx.merge(graph, state)(tokens, attended)
     plain, jitted = (f(state, tokens, attended) for f in (call, compiled(call)))
@@ -309,8 +320,8 @@ def test_taking_nothing_is_the_dense_model(on):
 
 
 SIDES = re.compile(r"\b[a-z]+\d+\[([\d,]+)\]")
-# K-Medoids renews its centres from all distances, ATC the distances of its clusters, and both keep them.
-WITH_MATRICES = {cls_of("kmedoids"), cls_of("atc")}
+# ATC renews the distances of its clusters again and again, and keeps them.
+WITH_MATRICES = {cls_of("atc")}
 WITHOUT_MATRICES = group_cases(["none"], lambda cls: cls not in WITH_MATRICES)
 # Mixtures of all tokens are much alike, and what chooses among those chooses between ties.
 CHOOSING = group_cases(["cls"], lambda cls: not cls.needs_present)
@@ -387,7 +398,7 @@ BAD = {
         r"2 values for 3 locations",
     ),
     "a location behind the last block": (
-        lambda: reduction.apply(host("cls"), Plan("topk")),
+        lambda: reduction.apply(host("cls"), Plan("topk", reduction_loc=(3,))),
         r"Block 3 of a plan is outside this network, whose blocks are 0 to 2",
     ),
     "a location before the first": (lambda: Plan("topk", reduction_loc=(-1,)), "blocks count from 0"),
@@ -416,8 +427,8 @@ BAD = {
     ),
     "unknown method": (lambda: Plan("tomee"), "Unknown reduction method 'tomee'. Did you mean 'tome'"),
     "unknown option": (
-        lambda: reduction.apply(host("cls"), Plan("evit", reduction_loc=(1,), renormalize=True)),
-        "no argument 'renormalize'. Did you mean 'renormalise'",
+        lambda: Plan("evit", reduction_loc=(1,), renormalize=True),
+        "no option 'renormalize'. Did you mean 'renormalise'",
     ),
     "more values of r than blocks": (
         lambda: reduction.apply(host("cls"), Plan("tome", r=(1, 1, 1, 1))),

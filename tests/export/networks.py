@@ -32,7 +32,7 @@ _GROUPED = {at.method for steps in GROUPS.values() for at in steps}
 GROUPS |= {
     method: [At("input" if cls.where == "embed" else 1, method, keep_rate=0.5)]
     for method, cls in sorted(reduction.methods().items())
-    if method not in _GROUPED
+    if method not in _GROUPED and 2 in cls.dims  # the network reads images
 }
 # Networks of other families, by the name they are created by, and the steps of a plan: where there is none the network
 # is written dense.

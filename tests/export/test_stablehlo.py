@@ -200,3 +200,11 @@ assert logits.shape == (3, 3) and kept.shape == (3, 8)
     code = code.replace("import jax,", "import jax.export,")
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_stage_is_announced(tmp_path, caplog):
+    sizes = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 1, "num_classes": 2}
+    with caplog.at_level("INFO", logger="jaxprune"):
+        model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+        export.stablehlo(model, tmp_path / "vit.stablehlo", platforms=("cpu",))
+    assert [record.message.split(": ")[1].split()[0] for record in caplog.records] == ["tracing", "reading"]

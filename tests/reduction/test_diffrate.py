@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from newer_networks import matched, network, outputs, source
+from newer_networks import network, outputs, sources
 from published_models import CLOSE, config_of
 from support import golden, golden_names, quick_compile
 
@@ -34,7 +34,7 @@ def test_merging(name):
     (merged, report), whole = jax.jit(both, compiler_options=quick_compile())(tokens)
     chex.assert_trees_all_close(merged.x, file["merged_x"], **CLOSE)
     chex.assert_trees_all_close(merged.size, file["merged_size"][:, :, 0], **CLOSE)
-    np.testing.assert_array_equal(source(report.row_map, prefix, config["kept"]), file["source"])
+    np.testing.assert_array_equal(sources(np.asarray(report.row_map), kept), file["source"][:, prefix:, prefix:])
     np.testing.assert_allclose(whole, (file["source"] * file["size"][:, None, :, 0]).sum(2), rtol=1e-5)
 
 
@@ -51,11 +51,12 @@ def test_network(name):
         assign = aux.assign[places[layer]] if layer in places else assign
         features = aux.features[layer]
         # The published code sorts the rows in every block, ours where some leave.
-        order = matched(source(assign, prefix, features.shape[1]), file[f"source_{layer}"])
-        if layer in places:
-            np.testing.assert_array_equal(order, np.arange(features.shape[1])[None].repeat(len(order), 0))
-        features = np.take_along_axis(features, order[:, :, None], 1)
-        chex.assert_trees_all_close(features, file[f"features_{layer}"], **CLOSE)
+        held, expected = sources(assign, features.shape[1] - prefix), file[f"source_{layer}"][:, prefix:, prefix:]
+        order = np.arange(held.shape[1])[None] if layer in places else expected.argmax(2)
+        np.testing.assert_array_equal(np.take_along_axis(held, order[:, :, None], 1), expected)
+        rows = np.take_along_axis(features[:, prefix:], order[:, :, None], 1)
+        chex.assert_trees_all_close(rows, file[f"features_{layer}"][:, prefix:], **CLOSE)
+        chex.assert_trees_all_close(features[:, :prefix], file[f"features_{layer}"][:, :prefix], **CLOSE)
     chex.assert_trees_all_close(aux.tokens.size, file[f"size_{config['depth'] - 1}"], **CLOSE)
 
 

@@ -13,7 +13,7 @@ from support import golden, golden_names
 
 from jaxprune import reduction
 from jaxprune.errors import UserError
-from jaxprune.nn import Attended
+from jaxprune.nn import Attended, kernels
 from jaxprune.nn.tokens import all_present
 from jaxprune.reduction.kmedoids import KMedoids, kmedoids
 from jaxprune.reduction.parts.clusters import distances
@@ -73,6 +73,23 @@ def test_equal_weights_draws_the_first_centre_where_there_is_a_key(rng_key):
     assert len({tuple(ids.ravel()) for ids in np.asarray(draw(jax.random.split(rng_key, 4)))}) > 1
     given = KMedoids(stage(9, 3, 4), equal_weights=True, first=0)(tokens, attended, key=rng_key)
     chex.assert_trees_all_equal(given, drawing(tokens, attended))
+
+
+@pytest.mark.parametrize("mode", ["reference", "textbook"])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_in_blocks_the_choices_are_the_same_and_no_matrix_is_held(mode, weighted, rng_key):
+    n, blocks = 300, functools.partial(kernels.implementation, "blocked")
+    x = jax.random.normal(rng_key, (2, n, 16))
+    weights = jax.random.uniform(rng_key, (2, n)) if weighted else None
+    absent = jnp.arange(n)[None, :] % 7 == jnp.zeros((2, 1))
+    cluster = lambda x: kmedoids(x, 40, weights, mode=mode, first=5, absent=absent)
+    whole = jax.jit(cluster)(x)
+    with blocks():
+        program = jax.jit(lambda x: cluster(x)).lower(x).compile()
+    np.testing.assert_array_equal(program(x)[0], whole[0])
+    np.testing.assert_array_equal(program(x)[1], whole[1])
+    assert "300,300" not in program.as_text() and "300,300" in jax.jit(cluster).lower(x).compile().as_text()
+    assert program.memory_analysis().temp_size_in_bytes < 2 * n * n * 4  # one matrix of both images
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Saving never destroys a file that is not a report, nor leaves half a page."""
 
+import random
+import re
+
 import pytest
 
 from jaxprune.errors import UserError
@@ -21,3 +24,35 @@ def test_a_failed_save_keeps_the_old_page(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="disk full"):
         Report("new").save(path)
     assert path.read_text() == before and len(list(tmp_path.iterdir())) == 1
+
+
+def test_damaged_data_of_a_section_leave_out_the_section(tmp_path, caplog):
+    path = tmp_path / "report.html"
+    Report("title", "subtitle").save(path)
+    for name in ("one", "two"):
+        report = Report("title")
+        report.section(name, f"text of {name}")
+        report.add_to(path)
+    text, damaged = path.read_text(), 0
+    rng = random.Random(0)
+    for _ in range(300):
+        start = rng.choice([match.start() for match in re.finditer("<!--jaxprune", text)])
+        place = start + rng.randrange(90)
+        change = rng.choice(["", "[", "\x00", '"', "{", "9" * 5000, "null", "[" * 100_000])
+        path.write_text(text[:place] + change + text[place + rng.randrange(4) :])
+        report = Report("title")
+        report.section("three", "more")
+        try:
+            report.add_to(path)
+        except UserError as error:
+            damaged += 1
+            assert len(str(error)) < 400
+        else:
+            assert "more" in path.read_text()
+    assert damaged > 10 and "a damaged section is left out" in caplog.text
+
+
+def test_a_report_that_is_no_text_is_one_line(tmp_path):
+    (tmp_path / "report.html").write_bytes(b"\xff\xfe<!--jaxprune:report")
+    with pytest.raises(UserError, match="cannot be read as a report"):
+        Report("r").add_to(tmp_path / "report.html")

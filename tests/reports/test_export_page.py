@@ -58,3 +58,13 @@ def test_files_are_listed_with_size_checksum_and_difference(exported):
         [f"{workdir}/model.onnx", "0.0", "cbf43926", "4.9e-06", "16", "2"],
     ]
     assert summary == {"stablehlo": f"{workdir}/model.stablehlo", "onnx": f"{workdir}/model.onnx"}
+
+
+def test_files_without_class_names_say_so(exported):
+    (part,) = read_page(exported[0] / "report.html").parts.values()
+    assert part.notes == [export.UNNAMED]
+
+
+def test_published_files_of_a_thousand_classes_have_their_names():
+    names = export._class_names("weights=vit.safetensors,name=vit_small_patch16_224", SimpleNamespace(num_classes=1000))
+    assert len(names) == 1000 and export._class_names("weights=a,name=b", SimpleNamespace(num_classes=3)) == ()

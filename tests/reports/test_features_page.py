@@ -26,23 +26,17 @@ PROBED = feature_probe.Probed(
             ("pooled", "linear", 40, 0.6696, 0.8876),
         )
     ),
-    neighbours={},
+    predictions={},
     heads={},
 )
 
 
 def test_classification_is_listed_with_intervals_and_chance(part_of):
     (part,) = part_of(lambda section: page.describe_probe(section, PROBED))
-    half = "half the 95 % interval (Wilson) over 50 images"
-    assert part.tiles == {
-        "cls, 20 nearest neighbours": ("60.0%", f"± 13.1%, {half}"),
-        "cls, linear": ("70.0%", f"± 12.3%, {half}"),
-        "pooled, 20 nearest neighbours": ("50.0%", f"± 13.4%, {half}"),
-        "pooled, linear": ("80.0%", f"± 10.9%, {half}"),
-        "chance": ("10.0%", ""),
-    }
     (plot,), (table,) = part.figures, part.tables
-    assert plot.caption == (f"The highest of 4 is 80.0%, by pooled, linear; chance is 10.0%. Whiskers: ± = {half}.")
+    assert part.tiles == {}
+    assert part.texts == ["The highest of 4 is 80.0% (± 10.9%), by pooled, linear; chance is 10.0%."]
+    assert plot.caption == "Whiskers: ± = half the 95 % interval (Wilson) over 50 images."
     assert "held-out accuracy" in plot.labels and {"60.0%", "70.0%", "50.0%", "80.0%"} <= set(plot.labels)
     assert table.caption == (
         "Held-out images classified by the features of training images: accuracy, in brackets the 95 % interval "
@@ -55,6 +49,12 @@ def test_classification_is_listed_with_intervals_and_chance(part_of):
         ["pooled", "20 nearest neighbours", "50.0% (36.6%–63.4%)", "50", "200", "10.0%"],
         ["pooled", "linear", "80.0% (67.0%–88.8%) *", "50", "200", "10.0%"],
     ]
+
+
+def test_two_numbers_stand_in_the_table_alone(part_of):
+    two = PROBED._replace(rows=Table(list(PROBED.rows)[:2]))
+    (part,) = part_of(lambda section: page.describe_probe(section, two))
+    assert (part.tiles, part.figures, len(part.tables)) == ({}, [], 1)
 
 
 def test_the_summary_has_every_accuracy_with_its_ends():
@@ -107,15 +107,20 @@ def test_files_are_described_by_their_contents(part_of, written):
 
 
 def test_nearest_images_are_drawn_beside_right_and_wrong_ones(part_of):
-    """Two classes along two axes; of eight held-out images the neighbours take the last two for the other class."""
+    """Two classes along two axes; of eight held-out images the best classifier errs on the last two."""
     sources = tuple(Scenes(split=split, num_examples=10, image_size=32) for split in ("train", "test"))
     unit = np.eye(2, dtype=np.float32)
     labels = np.array([0, 1] * 5)
     train = feature_probe.Labelled(np.arange(10), labels, {"cls": unit[labels]})
     truth = np.array([0, 1, 0, 1, 0, 1, 0, 1])
     held_out = feature_probe.Labelled(np.arange(8), truth, {"cls": unit[truth]})
-    voted = np.array([0, 1, 0, 1, 0, 1, 1, 0])
-    probed = feature_probe.Probed(Table(), {"cls": voted}, {})
+    best, worse = np.array([0, 1, 0, 1, 0, 1, 1, 0]), np.array([1, 0, 1, 0, 1, 0, 0, 1])
+    rows = [
+        feature_probe.ProbeRow("cls", classifier, Interval(right, 0.0, 1.0), 8, 10, 0.5)
+        for classifier, right in (("10 nearest neighbours", 0.25), ("linear", 0.75))
+    ]
+    predictions = {"cls, 10 nearest neighbours": worse, "cls, linear": best}
+    probed = feature_probe.Probed(Table(rows), predictions, {})
     pictures = []
 
     def fill(section):
@@ -124,8 +129,8 @@ def test_nearest_images_are_drawn_beside_right_and_wrong_ones(part_of):
     (part,) = part_of(fill)
     assert part.figures[0].caption == (
         "Left, held-out images; to the right of each the training images with the nearest cls features by cosine, "
-        "nearest first. Green: the vote is right, or the neighbour has the image's class; orange: not. As many right "
-        "as wrong images are shown; of all 8, 75.0% are right."
+        "nearest first. Green: the best classifier (cls, linear) is right, or the neighbour has the image's class; "
+        "orange: not. As many right as wrong images are shown; of all 8, 75.0% are right."
     )
     assert pictures[0].ndim == 3
 

@@ -10,6 +10,7 @@ from jaxprune.evaluate.collectors.agreement import Scores
 from jaxprune.measures.intervals import Interval
 
 GREY = np.full((16, 16, 3), 128, np.uint8)
+PICTURES = dict.fromkeys(("", "gaussian_noise", "shot_noise", "fog"), GREY)
 CLEAN = {
     "dense": Scores(Interval(0.9, 0.85, 0.94), 1.0),
     "topk": Scores(Interval(0.875, 0.82, 0.91), 0.9),
@@ -39,7 +40,7 @@ def measured(severities=(1, 3, 5)):
 
 def test_accuracies_are_means_over_the_corruptions_of_a_kind(part_of):
     found = measured()
-    (part,) = part_of(lambda section: page.describe(section, found, GREY, classes=10, imagenet=False))
+    (part,) = part_of(lambda section: page.describe(section, found, PICTURES, classes=10, imagenet=False))
     table, by_corruption = part.tables
     assert table.caption == (
         "Accuracy on 200 clean images (in brackets the 95 % interval (Wilson)), mean for each kind of corruption over "
@@ -68,7 +69,7 @@ def test_accuracies_are_means_over_the_corruptions_of_a_kind(part_of):
 
 def test_the_fall_is_worded_and_drawn_from_severity_zero(part_of):
     found = measured()
-    (part,) = part_of(lambda section: page.describe(section, found, GREY, classes=10, imagenet=False))
+    (part,) = part_of(lambda section: page.describe(section, found, PICTURES, classes=10, imagenet=False))
     lines, picture = part.figures
     assert lines.caption == (
         "dense falls from 90.0% to 55.0% on average over all corruptions and severities; chance is 10.0%."
@@ -95,7 +96,7 @@ def test_mce_is_relative_to_alexnet_and_lower_is_better(part_of):
         for severity in severities
     }
     found = robustness.Robustness(CLEAN, {"dense": of(0.5), "topk": of(1.0)}, images=200)
-    (part,) = part_of(lambda section: page.describe(section, found, GREY, classes=1000, imagenet=True))
+    (part,) = part_of(lambda section: page.describe(section, found, PICTURES, classes=1000, imagenet=True))
     table = part.tables[0]
     assert table.caption.endswith(
         "mCE: error in percent of AlexNet's on ImageNet-C, mean over corruptions; lower is better."

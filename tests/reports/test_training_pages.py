@@ -83,6 +83,13 @@ def test_pretraining(workdir):
     assert {"step", "loss on masked patches", "training", "held-out"} <= set(part.figures[0].labels)
 
 
+def test_a_network_that_is_no_better_than_mean_colours_gets_a_warning(workdir):
+    config = settings("quickstart.py").pretrain
+    pretrain.describe(config, workdir, {**SUMMARY, "loss": 1.2, "ratio_to_mean_colour": 1.19})
+    (note,) = only_part(workdir).notes
+    assert "no smaller than that of predicting each patch's mean colour" in note
+
+
 def test_finetuning_from_a_run_under_a_plan(workdir):
     config = settings("quickstart.py").finetune
     config.run = "runs/mae"

@@ -9,6 +9,7 @@ from PIL import Image
 from written_pages import read_page
 
 from jaxprune import main
+from jaxprune.mim.parts.target import NormalizedPixels
 from jaxprune.preprocessing import Preprocessing
 
 # The packages of the commands have functions of the same name.
@@ -18,7 +19,7 @@ CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "visualize.py")
 
 
 def test_reconstructions_are_shown_with_their_order(tmp_path, monkeypatch):
-    model = SimpleNamespace(preprocessing=Preprocessing((32, 32)))
+    model = SimpleNamespace(preprocessing=Preprocessing((32, 32)), target=NormalizedPixels((8, 8)))
     monkeypatch.setattr(visualize, "open_framework", lambda origin: model)
     seen = []
 
@@ -37,4 +38,7 @@ def test_reconstructions_are_shown_with_their_order(tmp_path, monkeypatch):
     page = read_page(tmp_path / "report.html")
     assert (page.subtitle, list(page.parts)) == ("runs/mae", ["Reconstructions"])
     (figure,) = page.parts["Reconstructions"].figures
-    assert figure.caption == "Original, masked, reconstructed, thrown patches marked."
+    assert figure.caption.startswith(
+        "Original, masked, reconstructed, thrown patches marked. Only the structure inside"
+    )
+    assert "its mean and contrast are those of the original" in figure.caption

@@ -230,3 +230,12 @@ def test_what_is_stored_is_made_once(tmp_path):
     store.under(network="b").arrays("plan", make, images=[2])
     assert len(made) == 3 and store.text("table", lambda: "ä\n") == "ä\n"
     assert Store().text("table", lambda: "there") == "there"
+
+
+def test_every_stage_is_announced(classifier, counting_device, caplog):
+    with caplog.at_level("INFO", logger="jaxprune"):
+        tune(classifier, images(), bound=Bound("agreement", 0.5), settings=QUICK)
+    lines = [record.message for record in caplog.records if record.name == "jaxprune.tune.tuning"]
+    assert [line.partition(" ")[0] for line in lines] == ["A", "Timing", "Estimating", "Timing", "Testing"]
+    # P(Bin(20, .5) <= 6) is .058, and .13 for 7.
+    assert "needs 4 test images without an error; 20 may have 6" in lines[0]

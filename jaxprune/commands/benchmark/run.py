@@ -70,8 +70,8 @@ def describe(config: Config, section: Section, measured: Measured) -> None:
     guided = f" from_scores drops patches by the scorer {config.scorer}." if config.scorer else ""
     section.text(
         f"Batch {config.batch_size} on {jax.devices()[0].device_kind}, medians of {config.rounds} rounds, each "
-        "timing every plan once. The speed-up is computed within a round; `kept` is its ratio to the speed-up "
-        f"that the FLOPs imply.{guided}"
+        "timing every plan once. The speed-up is computed within a round; `measured ÷ implied` is its "
+        f"ratio to the speed-up that the FLOPs imply.{guided}"
     )
     page.describe(section, measured.rows, rounds=config.rounds, classes=len(measured.class_names))
     if measured.comparison:

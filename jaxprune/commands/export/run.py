@@ -12,15 +12,19 @@ from jaxprune.commands.shared import networks, reporting
 from jaxprune.config import Config
 from jaxprune.data.pictures import open_pictures
 from jaxprune.export.program import INPUTS
+from jaxprune.models.class_names import imagenet1k
 from jaxprune.report.table import as_text
+
+UNNAMED = "The files hold no class names: whoever serves them sees classes as numbers."
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Exports the network of `config.run` or `config.model` in each of `config.formats`, and verifies the files."""
     model, origin = networks.featured(config), str(networks.origin(config))
-    names = load_card(origin).class_names if is_ours(origin) else ()
+    names = _class_names(origin, model)
     options = {"inputs": config.inputs, "class_names": names, "images": _images(config, model)}
     workdir.mkdir(parents=True, exist_ok=True)
+    unnamed = bool(getattr(model, "num_classes", 1)) and not names
     rows = [_write(name, workdir, model, options) for name in config.formats]
     plan = getattr(model, "plan", None)
     with reporting.report_section(workdir, origin, "Export", f"export-{Path(origin).name}") as section:
@@ -30,8 +34,19 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             "largest logit; `ties` counts the images where the network's own choice of rows is a tie."
         )
         section.table(rows, formats={"difference": ".1e", "MB": ".1f"})
+        if unnamed:
+            section.note(UNNAMED, kind="warning")
     print(as_text(rows))
+    if unnamed:
+        print(UNNAMED)
     return {name: row["file"] for name, row in zip(config.formats, rows, strict=True)}
+
+
+def _class_names(origin: str, model: Any) -> tuple[str, ...]:
+    """The names on the card of a run; of published weights with a thousand classes those of ImageNet-1k."""
+    if is_ours(origin):
+        return load_card(origin).class_names
+    return tuple(imagenet1k()) if getattr(model, "num_classes", 0) == 1000 else ()
 
 
 def _images(config: Config, model: Any) -> list[np.ndarray] | None:

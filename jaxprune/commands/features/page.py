@@ -69,22 +69,20 @@ def describe_files(section: Section, rows: Table[SplitContents], preprocessing: 
 def describe_probe(section: Section, probed: Probed) -> None:
     """Adds the classification by features to a section of a report."""
     rows, chance = probed.rows, probed.rows[0].chance
-    best = max(rows, key=lambda row: row.accuracy.value)
-    values = {row.name: row.accuracy.value for row in rows}
-    halves = {row.name: row.accuracy.half for row in rows}
-    note = lambda row: spread.with_meaning(row.accuracy.half, spread.WILSON, row.images)
-    tiles = {row.name: (f"{row.accuracy.value:.1%}", note(row)) for row in rows}
-    section.metric_tiles({**tiles, "chance": f"{chance:.1%}"})
-    options: dict[str, Any] = {"reference": {"chance": chance}, "limits": (0, 1), "spec": ".1%"}
-    plot = plots.bar_plot(values, halves, xlabel="held-out accuracy", **options)
+    best = probed.best
     meaning = spread.meaning(spread.WILSON, best.images)
-    section.figure(
-        plot,
-        f"The highest of {len(rows)} is {best.accuracy.value:.1%}, by {best.name}; chance is {chance:.1%}. "
-        f"Whiskers: {meaning}.",
+    summary = (
+        f"The highest of {len(rows)} is {best.accuracy.value:.1%} (± {best.accuracy.half:.1%}), by {best.name}; "
+        f"chance is {chance:.1%}."
     )
     caption = f"Held-out images classified by the features of training images: accuracy, {spread.BRACKETS}."
+    section.text(summary)
     section.table(rows, caption=caption)
+    if len(rows) > 2:  # a plot of two numbers would repeat the table
+        values = {row.name: row.accuracy.value for row in rows}
+        halves = {row.name: row.accuracy.half for row in rows}
+        options: dict[str, Any] = {"reference": {"chance": chance}, "limits": (0, 1), "spec": ".1%"}
+        section.figure(plots.bar_plot(values, halves, xlabel="held-out accuracy", **options), f"Whiskers: {meaning}.")
 
 
 def nearest_images(
@@ -103,13 +101,14 @@ def nearest_images(
       preprocessing: of the images.
     """
     (train, held_out), names = labelled, sources[0].class_names
-    feature = next(iter(probed.neighbours))
-    right = probed.neighbours[feature] == held_out.labels
+    best = probed.best
+    feature, predicted = best.features, probed.predictions[best.name]
+    right = predicted == held_out.labels
     queries = _some(right, DRAWN)
     rows = nearest(train.vectors[feature], held_out.vectors[feature][queries], k=NEIGHBOURS)
     lines = []
     for query, near in zip(queries, rows, strict=True):
-        truth, voted = int(held_out.labels[query]), int(probed.neighbours[feature][query])
+        truth, voted = int(held_out.labels[query]), int(predicted[query])
         verdict = "right" if right[query] else f"predicted {names[voted]}"
         query_picture = _framed(sources[1], held_out.index[query], preprocessing, right[query])
         cells = [
@@ -124,8 +123,9 @@ def nearest_images(
     section.figure(
         picture,
         f"Left, held-out images; to the right of each the training images with the nearest {feature} features by "
-        "cosine, nearest first. Green: the vote is right, or the neighbour has the image's class; orange: not. As many "
-        f"right as wrong images are shown; of all {len(right)}, {right.mean():.1%} are right.",
+        f"cosine, nearest first. Green: the best classifier ({best.name}) is right, or the neighbour has the image's "
+        f"class; orange: not. As many right as wrong images are shown; of all {len(right)}, {right.mean():.1%} are "
+        "right.",
     )
     return picture
 

@@ -204,4 +204,4 @@ def _describe(section: Section, rows: Sequence[leaderboard.Row], config: Config)
     points = {f"{row['network']} {row['plan']}": ([row["images/s"]], [row["accuracy"]]) for row in rows}
     plot = plots.scatter_plot(points, "images/s", "accuracy", pareto=("max", "max"), shares=True)
     best = finding([Point(row["plan"], row["GFLOPs"], row["accuracy"]) for row in rows], "accuracy")
-    section.figure(plot, f"{best}{plots.cut_note(plot)}")
+    section.figure(plot, f"{best}{plots.front_note(plot)}{plots.cut_note(plot)}")

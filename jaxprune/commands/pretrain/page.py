@@ -10,6 +10,11 @@ from jaxprune.commands.shared import reporting
 from jaxprune.config import Config
 from jaxprune.train.writer import read_metrics
 
+UNTRAINED = (
+    "The held-out loss is no smaller than that of predicting each patch's mean colour: nothing was learned yet that "
+    "the pictures could show. Train for longer."
+)
+
 
 def describe(
     config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, report_dir: Path | None = None
@@ -28,6 +33,8 @@ def describe(
         if "ratio_to_mean_colour" in summary:
             tiles["of mean colour's"] = (summary["ratio_to_mean_colour"], "1 = predicting each patch's mean colour")
         section.metric_tiles(tiles)
+        if summary.get("ratio_to_mean_colour", 0) >= 1:
+            section.note(UNTRAINED, kind="warning")
         records = read_metrics(workdir)
         reporting.curves(
             section, records, {"train/loss": "training", "eval/loss": "held-out"}, "loss on masked patches"

@@ -16,6 +16,7 @@ from jaxprune.commands.shared import inputs
 from jaxprune.commands.shared.training import Training, begin, build_optimizer, interrupted
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
+from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.evaluate import Averages, run_over
 from jaxprune.evaluate.collectors import reconstruction
@@ -29,6 +30,7 @@ from jaxprune.train.step import FIXED, KEPT, LossFn
 from jaxprune.train.writer import Writer
 
 PICTURES = 6
+PICTURED = 8  # times as many images are read, to find some of other classes
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -42,7 +44,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     write_card(workdir, model, fixed={name: a for name, a in parts.rest.items() if name.startswith(STORED)})
     # Passed as arguments to every step, not as constants: a teacher is large.
     fixed = parallel.replicate(training.mesh, parts.rest)
-    preprocessing, pictured = model.preprocessing, next(iter(training.held_out_batches()))["image"][:PICTURES]
+    sample = Sample(training.held_out, min(PICTURED * PICTURES, len(training.held_out)))
+    preprocessing, pictured = (
+        model.preprocessing,
+        reconstruction.one_per_class(inputs.eval_batches(config, sample), PICTURES),
+    )
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
         arrays = {"params": state.params, "fixed": fixed}

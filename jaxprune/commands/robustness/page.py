@@ -1,20 +1,24 @@
 """Tables, a plot and a picture of classifiers under corruption."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from jaxprune.data.corruptions import Corruption
 from jaxprune.evaluate.collectors.robustness import Robustness, by_corruption, table
 from jaxprune.report import Section, plots, spread
 from jaxprune.report.pictures.layout import tile, upscale
 from jaxprune.report.pictures.text import label
 
 
-def describe(section: Section, robustness: Robustness, image: np.ndarray, *, classes: int, imagenet: bool) -> None:
+def describe(
+    section: Section, robustness: Robustness, pictures: Mapping[str, np.ndarray], *, classes: int, imagenet: bool
+) -> None:
     """Adds tables, accuracy by severity and a corrupted picture to a section of a report.
 
     Args:
       robustness: what `robustness.measure` returned.
-      image: a preprocessed held-out image, uint8 (h, w, 3).
+      pictures: a preprocessed held-out image, uint8 (h, w, 3), as it is (under "") and under each corruption at the
+        middle severity.
       classes: number of classes, for the accuracy by chance.
       imagenet: see `robustness.table`.
     """
@@ -27,7 +31,7 @@ def describe(section: Section, robustness: Robustness, image: np.ndarray, *, cla
         caption += " mCE: error in percent of AlexNet's on ImageNet-C, mean over corruptions; lower is better."
     section.table(rows, caption=caption)
     corruptions = list(next(iter(robustness.corrupted.values())))
-    names, severities = list(dict.fromkeys(name for name, _ in corruptions)), sorted({at for _, at in corruptions})
+    severities = sorted({at for _, at in corruptions})
     lines = {}
     for name, scores in robustness.corrupted.items():
         of = lambda severity, scores=scores: [s.accuracy.value for (_, at), s in scores.items() if at == severity]
@@ -42,8 +46,6 @@ def describe(section: Section, robustness: Robustness, image: np.ndarray, *, cla
         f"corruptions and severities; chance is {1 / classes:.1%}.{plots.cut_note(plot)}",
     )
     middle = severities[len(severities) // 2]
-    cells = [label(upscale(image), "as it is")] + [
-        label(upscale(Corruption(name, middle)(image, np.random.default_rng(0))), name) for name in names
-    ]
+    cells = [label(upscale(image), name or "as it is") for name, image in pictures.items()]
     section.figure(tile(cells, columns=4), f"A held-out image under each corruption at severity {middle}.")
     section.table(by_corruption(robustness), caption="Accuracy by corruption and severity.")

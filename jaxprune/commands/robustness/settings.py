@@ -14,6 +14,8 @@ class Settings(inspection.Plans, inspection.ClassifierInspection):
 
     corruptions: tuple[str, ...] = setting(NAMES, "names of the corruptions")
     severities: tuple[int, ...] = setting(SEVERITIES, "from 1 to 5")
+    published: str = setting("", "TFDS name of corrupted sets, such as imagenet2012_corrupted; empty: computed here")
+    published_split: str = setting("validation", "their split")
     num_images: int = number(1000, "held-out images, evenly spaced; 0: all", at_least=0)
 
     @staticmethod

@@ -64,6 +64,7 @@ class Data(Images):
     name: str = setting("", "name of a TFDS data set")
     label_key: str = setting("label", 'of a TFDS data set; "objects.label" for images with several classes')
     labels: bool = setting(True, "False: pre-train on images without labels")
+    only_labelled: bool = setting(False, "leave out images of a TFDS data set that have no class", free=True)
     train_split: str = setting("train", "split to train on")
     eval_split: str = setting("test", "held-out split")
     held_out: float = number(0.2, "share of each class of a folder without splits; 0: none", at_least=0, below=1)

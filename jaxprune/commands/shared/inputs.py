@@ -15,15 +15,17 @@ from jaxprune.commands.shared import groups
 from jaxprune.config import Config
 from jaxprune.data.augment import normalize
 from jaxprune.data.sample import Sample
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
+from jaxprune.files import read_text
 from jaxprune.nn.patch_embed import pair
 from jaxprune.open import Classifier
 from jaxprune.preprocessing import Preprocessing
+from jaxprune.train import workdir as workdirs
 
 # The settings of `config.data` that the sources take as they are.
 _OPTIONS = {
     "folder": ("path", "labels", "exif", "held_out", "held_out_seed"),
-    "tfds": ("name", "labels", "label_key", "exif"),
+    "tfds": ("name", "labels", "label_key", "only_labelled", "exif"),
 }
 
 
@@ -103,8 +105,22 @@ def prepared_as(record: Preprocessing) -> dict[str, Any]:
 
 
 def recorded_config(run: str | Path) -> dict[str, Any]:
-    """The config of a run directory."""
-    return json.loads((Path(run) / "config.json").read_text())["config"]
+    """The config of a run directory.
+
+    Raises:
+      UserError: it is missing or damaged.
+    """
+    path = Path(run) / workdirs.CONFIG
+    try:
+        recorded = json.loads(read_text(path))["config"]
+        if not isinstance(recorded, dict) or not isinstance(recorded["data"], dict):
+            raise ValueError("no settings")
+        return recorded
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(
+            f"{path} cannot be read as the config of a run ({shortened(repr(error))}): copy it from a run of the same "
+            "config, or give the images by --config.data.source=folder and --config.data.path=FOLDER."
+        ) from error
 
 
 def has_images(origin: str | Path, config: Config) -> bool:

@@ -1,6 +1,7 @@
 """Builds networks, plans and scorers from a config."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from flax import nnx
@@ -9,6 +10,7 @@ from ml_collections import ConfigDict
 from jaxprune import models
 from jaxprune import open as door
 from jaxprune.config import Config
+from jaxprune.errors import UserError
 from jaxprune.nn.patch_embed import pair
 from jaxprune.open import Classifier, NetworkCache, Origin, ScorerSet
 from jaxprune.preprocessing import Preprocessing
@@ -117,11 +119,22 @@ def plan(config: Config, text: str, keep_rate: float | None = None) -> Plan:
     """Parses a plan; settings that the text lacks come from the config.
 
     Args:
+      text: the plan, or the `.txt` file with its text, such as the `plan.txt` of `tune`.
       keep_rate: replaces the config's, which may have several.
     """
     if keep_rate is None:
         keep_rate = config.keep_rate if "keep_rate" in config else config.keep_rates[0]
-    return Plan.from_text(text, keep_rate=keep_rate, reduction_loc=tuple(config.reduction_loc) or None)
+    return Plan.from_text(_read(text), keep_rate=keep_rate, reduction_loc=tuple(config.reduction_loc) or None)
+
+
+def _read(text: str) -> str:
+    path = Path(text)
+    if path.suffix != ".txt":
+        return text
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The plan {path} cannot be read ({error}): give the plan.txt that tune wrote.") from error
 
 
 def guide(config: Config, model: Any) -> Scorer | None:

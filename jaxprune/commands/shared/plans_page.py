@@ -55,7 +55,7 @@ def against_cost(
     """
     series = {point.name: ([point.gflops], [point.value]) for point in points}
     plot = plots.scatter_plot(series, "GFLOPs", value, pareto=("min", "max"), reference=reference, shares=shares)
-    section.figure(plot, f"{finding(points, value)}{plots.cut_note(plot)}")
+    section.figure(plot, f"{finding(points, value)}{plots.front_note(plot)}{plots.cut_note(plot)}")
 
 
 def finding(points: Iterable[Point], value: str) -> str:
@@ -65,10 +65,7 @@ def finding(points: Iterable[Point], value: str) -> str:
         return f"{value.capitalize()} against GFLOPs."
     best = max(reduced, key=lambda point: point.value)
     show = lambda point: f"{point.value:{'.1%' if value == 'accuracy' else '.3g'}} with {point.gflops:.3g}"
-    return (
-        f"Of the plans, {best.name} has the highest {value}: {show(best)} GFLOPs. {dense.name} has {show(dense)}. "
-        "The grey line joins the best plans at each cost."
-    )
+    return f"Of the plans, {best.name} has the highest {value}: {show(best)} GFLOPs. {dense.name} has {show(dense)}."
 
 
 def pictures(section: Section, comparison: Comparison, class_names: Sequence[str]) -> None:

@@ -86,7 +86,10 @@ def describe(section: Section, tuned: Tuned) -> None:
     bound, (estimating, testing) = tuned.bound, tuned.images
     section.note(tuned.why, kind="info" if tuned.plan else "warning")
     if tuned.plan:
-        section.text("The plan, as text for `jaxprune.reduction.Plan.from_text` and `--config.plans`:")
+        section.text(
+            "The plan, as text for `jaxprune.reduction.Plan.from_text`; `--config.plan` and `--config.plans` also take "
+            "the file that holds it, `plan.txt`:"
+        )
         section.command(tuned.plan)
     at_risk = (
         "an image that the dense network gets right and the plan wrong"
@@ -97,14 +100,10 @@ def describe(section: Section, tuned: Tuned) -> None:
         f"Bound: {bound}. Risk: the fraction of errors, {at_risk}, estimated on n of {estimating} images: on a part of "
         "them if that already showed it to be too large, or another plan to be better. Plans of the front were tested "
         f"in turn, the safest first, on {testing} other, independent images (Pareto Testing). A plan is certified if "
-        f"so few errors would have a probability of at most {tuned.settings.delta:.3g} at the allowed risk. The "
-        f'limits in "risk at most" hold for all tested plans together with confidence {1 - tuned.settings.delta:.3g}, '
-<<<<<<< HEAD
-        "hence for the chosen one. Other bounds tested on these images can fail too: their probabilities add up."
-=======
-        "hence for the chosen one. Other bounds that are tested on these images can fail too: their probabilities add "
-        "up."
->>>>>>> names
+        f"so few errors would have a probability of at most {tuned.settings.delta:.3g} at the allowed risk. "
+        'The limits in "risk at most" hold for all tested plans together with confidence '
+        f"{1 - tuned.settings.delta:.3g}, hence for the chosen one. Other bounds that are tested on these images can "
+        "fail too: their probabilities add up."
     )
     off = prediction_error(tuned)
     missed = f" Predicted times of the timed plans are off by {off:.1%} (median)." if off is not None else ""
@@ -117,10 +116,11 @@ def describe(section: Section, tuned: Tuned) -> None:
         f"and scaled to the measured time of the dense network.{missed}"
     )
     section.table(table(tuned), caption=f"Risk: {spread.BRACKETS}.")
+    plot = _plot(tuned)
     section.figure(
-        _plot(tuned),
+        plot,
         "Risk against time. Numbers are the fractions of patches left in the end; plans of one method at the same "
-        "blocks have one colour. The grey line joins the safest plans at each cost.",
+        f"blocks have one colour.{plots.front_note(plot, 'safest plans')}",
     )
     blocks = [{**part._asdict(), "ms": 1000 * cost.seconds, "MiB": cost.megabytes} for part, cost in tuned.table.parts]
     section.section("Blocks on this device").table(blocks, caption="One batch through one block.", formats=".3g")

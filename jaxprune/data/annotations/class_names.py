@@ -6,7 +6,7 @@ from pathlib import Path
 from jaxprune.data.annotations.coco_classes import COCO_NUMBERS
 from jaxprune.data.annotations.scene_parse150_classes import SCENE_PARSE150_CLASSES
 from jaxprune.data.annotations.voc_classes import VOC_CLASSES
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 from jaxprune.files import read_text
 
 # {data set: {number: name}}, for the numbers that these data sets use.
@@ -37,7 +37,7 @@ def read_class_names(root: Path, classes: str, first: int = 1) -> dict[int, str]
     try:
         lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     except (OSError, ValueError) as error:
-        raise UserError(f"The file of class names {path} cannot be read: {error}.") from error
+        raise UserError(f"The file of class names {path} cannot be read: {shortened(error)}.") from error
     return dict(_parse_line(line, number) for number, line in enumerate(lines, first))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from jaxprune.data.annotations.base import AnnotatedFiles, Annotations, Regions, add_region
 from jaxprune.data.annotations.files import existing_directory, reading
 from jaxprune.data.annotations.shapes import box, segmentation
-from jaxprune.errors import UserError, unknown
+from jaxprune.errors import UserError, shortened, unknown
 from jaxprune.files import read_bytes
 
 
@@ -33,7 +33,7 @@ def open_coco(path: str, *, annotations: str, kind: str = "boxes") -> Annotation
             entries.setdefault(entry["image_id"], []).append(entry)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
-            f"{annotations} cannot be read as COCO's annotations ({error!r}): give instances_*.json."
+            f"{annotations} cannot be read as COCO's annotations ({shortened(repr(error))}): give instances_*.json."
         ) from None
 
     def read_regions(index: int, shape: tuple[int, int]) -> Regions:

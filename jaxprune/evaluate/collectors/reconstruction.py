@@ -1,6 +1,6 @@
 """Evaluation of a pre-training framework on held-out images: its loss, and pictures of reconstructions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -68,4 +68,25 @@ def picture(model: Any, preprocessing: Preprocessing, images: np.ndarray) -> np.
     for image, cells in zip(reconstructions, np.asarray(record.predicted), strict=True):
         image[np.kron(~cells.reshape(model.grid), np.ones(model.patch_size, bool))] = GREY
     masked, thrown = np.asarray(record.masked), np.asarray(record.thrown)
-    return reconstruction_rows(images, masked, thrown if thrown.any() else None, reconstructions, model.grid)
+    thrown = thrown if thrown.any() else None
+    beside = model.target.mean_colour(pixels[:1]) is not None
+    return reconstruction_rows(images, masked, thrown, reconstructions, model.grid, mean_colours=beside)
+
+
+def one_per_class(batches: Iterable[Mapping[str, np.ndarray]], count: int) -> np.ndarray:
+    """Returns `count` images for pictures, of as many classes as there are, in their order; images without one differ.
+
+    Args:
+      batches: with `image`, `label` and `index`.
+      count: maximum number of images.
+    """
+    images: dict[int, tuple[bool, np.ndarray]] = {}
+    classes = set()
+    for batch in batches:
+        labels = np.asarray(batch["label"])
+        for image, label, index in zip(batch["image"], labels, np.asarray(batch["index"]).tolist(), strict=True):
+            classified = label.ndim == 0 and label >= 0
+            images.setdefault(index, (classified and int(label) in classes, image))
+            classes |= {int(label)} if classified else set()
+    # The sort is stable: first images of a class, then others.
+    return np.stack([image for _, image in sorted(images.values(), key=lambda pair: pair[0])[:count]])

@@ -165,6 +165,11 @@ class RandomMasker(Masker):
         keys: Any = (None, None) if key is None else jax.random.split(key)
         if noise is None:
             noise = jax.random.uniform(keys[0], (batch, self.num_patches))
+        if noise.shape != (batch, self.num_patches):
+            raise UserError(
+                f"noise of shape {tuple(noise.shape)} is not one number for each of the {self.num_patches} patches of "
+                f"{batch} images: give ({batch}, {self.num_patches})."
+            )
         ids_keep, ids_restore, masked = random_masking(noise, self.num_visible)
         if not throws:
             everything = jnp.arange(self.num_patches, dtype=jnp.int32)[None]

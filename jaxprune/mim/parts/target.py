@@ -16,7 +16,7 @@ class Target:
     Attributes:
       size: values per patch, the width of a prediction.
       name: name for reports and messages.
-      picture_note: a sentence for reports that explains the pictures of a target that is not made of pixels.
+      picture_note: for reports: what of the pictures of a target that is not plain pixels is predicted.
     """
 
     size: int
@@ -76,6 +76,10 @@ class NormalizedPixels(Pixels):
     """The pixels of every patch, normalised to mean 0 and variance 1 within the patch (MAE's `norm_pix_loss`)."""
 
     name = "normalised pixels"
+    picture_note = (
+        "Only the structure inside a patch is predicted: its mean and contrast are those of the original, so even an "
+        "untrained network draws the colours. What was learned is the difference from the mean colours."
+    )
 
     def __call__(self, images: Float[Array, "b H W c"]) -> Float[Array, "b p q"]:
         return normalize_patches(super().__call__(images))[0]

@@ -6,7 +6,7 @@ from typing import Any
 from flax import nnx
 from jaxtyping import Array
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.nn.block_cost import NetworkCost
 from jaxprune.nn.host import Host
@@ -15,6 +15,7 @@ from jaxprune.nn.site import Site
 from jaxprune.plugins import build
 from jaxprune.preprocessing import Normalisation, trained_on
 from jaxprune.reduction.parts.base import Reducer, Step
+from jaxprune.reduction.parts.find_method import shown_name
 from jaxprune.reduction.parts.plan import Plan
 from jaxprune.reduction.parts.plan_on_network import Placed, place
 
@@ -140,6 +141,8 @@ def _cost(model: Host, sites: Sequence[Site], img_size: int | Sequence[int] | No
 
 
 def _check_grid(scorer: Any, first: Site) -> None:
+    if not hasattr(scorer, "grid"):
+        raise UserError(f"scorer={quoted(scorer)} is no scorer: build one by scoring.create.")
     if tuple(scorer.grid) != first.grid:
         raise UserError(
             f"The scorer ranks a grid of {tuple(scorer.grid)} patches, and the network has {first.grid}: create "
@@ -175,6 +178,11 @@ def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> Non
                 host.block(site).soft_policy |= site.removable
         if step.idle:
             continue
+        if "entered" in cls.needs and host.block(step.site).pooled > 1:
+            raise UserError(
+                f"{shown_name(cls)} compares rows with those that enter block {layer}, which pools them first: use "
+                f"block {layer + 1}, or another method such as random."
+            )
         if cls.where == "embed":
             host.block(step.site).needs |= {"scores"}
         elif cls.needs:

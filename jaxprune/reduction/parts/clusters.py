@@ -59,6 +59,13 @@ class Distances:
         of_rows = lambda rows, row_norms: first_min(self._between(rows, row_norms, x, norms), axis=2)
         return by_rows(of_rows, self._x, self._norms, size=self._size)
 
+    def of(self, tokens: Int[Array, "b"]) -> Float[Array, "b n"]:
+        """The distances of one token of each image to all."""
+        if self._whole is not None:
+            return jax.vmap(lambda rows, token: rows[token])(self._whole, tokens)
+        x, norms = jax.vmap(lambda x, norms, token: (x[token], norms[token]))(self._x, self._norms, tokens)
+        return self._between(x[:, None], norms[:, None], self._x, self._norms)[:, 0]
+
     def _between(self, x: Array, x_norms: Array, y: Array, y_norms: Array) -> Float[Array, "b m n"]:
         return _apart(x_norms, y_norms, _products(x, y)) / self._scale
 

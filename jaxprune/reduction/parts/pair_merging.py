@@ -4,6 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
 from jaxprune.errors import UserError
 from jaxprune.reduction.parts.base import Reducer
 from jaxprune.reduction.parts.find_method import shown_name
@@ -75,3 +78,10 @@ class PairMerger(Reducer):
 
     def num_planned(self) -> int:
         return self.step.num_keep
+
+
+def alternating(even: Int[Array, "b e"], odd: Int[Array, "b o"]) -> Int[Array, "b n"]:
+    """Puts values at even and at odd places, the first at place 0; there is at most one more at even ones."""
+    padded = jnp.pad(odd, ((0, 0), (0, even.shape[1] - odd.shape[1])))
+    rows = jnp.stack([even, padded], axis=2).reshape(even.shape[0], 2 * even.shape[1])
+    return rows[:, : even.shape[1] + odd.shape[1]]

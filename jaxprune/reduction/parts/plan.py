@@ -94,7 +94,7 @@ class Plan:
             False  # whether it reduces at the `quarters` of any network; `steps` are those of twelve blocks
         )
         if steps is not None:
-            self.steps = _checked_order(tuple(steps))
+            self.steps = _checked_order(tuple(steps) if isinstance(steps, Iterable) else (steps,))
         elif isinstance(self.r, int):
             self._check_r()
             self.steps = ()  # they depend on the depth of the network, see `steps_for`

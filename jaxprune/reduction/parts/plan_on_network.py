@@ -9,6 +9,7 @@ from flax import nnx
 
 from jaxprune.errors import UserError
 from jaxprune.nn.site import Site
+from jaxprune.nn.tokens import WITHOUT_ATTENTION
 from jaxprune.plugins import build
 from jaxprune.reduction.from_scores import STAGES
 from jaxprune.reduction.parts.base import Reducer, Step, is_idle
@@ -216,9 +217,9 @@ def _guided(at: At, site: Site, entrance: Step, index: int, make: Make, scorer: 
 
 
 def _check_readable(at: At, cls: type[Reducer], site: Site) -> None:
-    if cls.needs and not site.num_heads:
+    if (fields := cls.needs - WITHOUT_ATTENTION) and not site.num_heads:
         raise UserError(
-            f"{at.method} reads {', '.join(sorted(cls.needs))} of a block's attention, and {site.path} has none: use a "
+            f"{at.method} reads {', '.join(sorted(fields))} of a block's attention, and {site.path} has none: use a "
             "method that reads the tokens, such as random or dpc_knn, or a scorer (from_scores)."
         )
 

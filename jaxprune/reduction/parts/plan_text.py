@@ -35,7 +35,7 @@ def read(text: str) -> list[StepText]:
     Raises:
       UserError: the text is not a plan.
     """
-    if len(text) > _LONGEST:
+    if not isinstance(text, str) or len(text) > _LONGEST:
         raise UserError(f"{quoted(text)} is no plan: write method@block:amount, such as topk@3:keep_rate=0.7.")
     if not text.strip():
         return []

@@ -124,7 +124,13 @@ class RadialPattern:
         if not len(after):
             raise UserError(f"min_radius {min_radius} leaves no patch of {step.grid}: use {distance.min():.3g}.")
         # Discs of one norm differ in their counts, so the number of incoming rows identifies them.
-        self.ids: tuple[int, ...] = tuple(np.searchsorted(disc(distance, step.tokens_in), after).tolist())
+        arriving = disc(distance, step.tokens_in)
+        if len(arriving) != step.tokens_in:
+            raise UserError(
+                f"{self.norm} at block {step.layer} takes rows ring by ring, and the {step.tokens_in} rows that arrive "
+                "are no disc: make it the first step that removes rows."
+            )
+        self.ids: tuple[int, ...] = tuple(np.searchsorted(arriving, after).tolist())
 
     def num_tokens(self) -> int:
         return len(self.ids)

@@ -6,6 +6,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from jaxprune.report.pictures.base import INK, WHITE, Colour, Picture
+from jaxprune.text import writable
 
 
 def load_font(size: int) -> Any:
@@ -15,6 +16,7 @@ def load_font(size: int) -> Any:
 
 def fit_text(text: str, font: Any, width: int) -> str:
     """Returns the text, shortened with an ellipsis if it is wider than `width` pixels."""
+    text = writable(text)
     if font.getlength(text) <= width:
         return text
     while text and font.getlength(text + "...") > width:

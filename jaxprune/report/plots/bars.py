@@ -6,9 +6,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from jaxprune.report.plots.style import INK, PALETTE, SIZE, format_tick, new_axes
+from jaxprune.report.plots.style import INK, PALETTE, SIZE, format_tick, literal, new_axes
 
 
+@literal
 def bar_plot(
     values: Mapping[str, float],
     errors: Mapping[str, float] | None = None,

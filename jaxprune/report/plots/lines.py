@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from jaxprune.report.plots.shares import limit_shares
-from jaxprune.report.plots.style import LINE, MUTED, Series, add_legend, format_tick, line_style, new_axes
+from jaxprune.report.plots.style import LINE, MUTED, Series, add_legend, format_tick, line_style, literal, new_axes
 from jaxprune.report.plots.tips import add_tips
 
 
@@ -17,6 +17,7 @@ def moving_average(y: Real[np.ndarray, " n"], window: int) -> Real[np.ndarray, "
     return total / count
 
 
+@literal
 def line_plot(
     series: Series,
     xlabel: str = "",

@@ -7,11 +7,12 @@ import numpy as np
 from jaxtyping import Real
 from matplotlib.figure import Figure
 
-from jaxprune.report.plots.style import INK, MUTED, PAPER, SIZE
+from jaxprune.report.plots.style import INK, MUTED, PAPER, SIZE, literal
 
 _COLUMNS = 4
 
 
+@literal
 def map_grid(
     maps: Mapping[str, Real[np.ndarray, "rows columns"]], label: str = "", limits: tuple[float, float] | None = None
 ) -> Figure:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from scipy.cluster import hierarchy
 from scipy.spatial import distance
 
-from jaxprune.report.plots.style import INK, LINE, PALETTE, format_tick, new_axes
+from jaxprune.report.plots.style import INK, LINE, PALETTE, format_tick, literal, new_axes
 
 _LONGEST = 28  # letters of a name
 
@@ -32,6 +32,7 @@ def cluster_order(likeness: Real[np.ndarray, "n n"]) -> Int[np.ndarray, " n"]:
     return order if order[0] < order[-1] else order[::-1]
 
 
+@literal
 def matrix_plot(
     values: Real[np.ndarray, "n n"],
     names: Sequence[str],
@@ -64,6 +65,7 @@ def matrix_plot(
     return figure
 
 
+@literal
 def confusion_matrix(
     matrix: Real[np.ndarray, "c c"], class_names: Sequence[str], title: str = "", max_labels: int = 20
 ) -> Figure:

@@ -1,11 +1,12 @@
 """The Pareto front of a set of points."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int, Real
 
 Direction = Literal["min", "max"]
+FRONT = "front"  # the id of the line in a figure
 
 
 def pareto_front(
@@ -29,3 +30,9 @@ def pareto_front(
             front.append(index)
             best = cost_y[index]
     return np.array(front if better[0] == "min" else front[::-1], int)
+
+
+def front_note(figure: Any, joined: str = "best plans") -> str:
+    """Returns a sentence on the line that joins the Pareto front; "" where the front is one point, without a line."""
+    lines = [line for axes in figure.axes for line in axes.get_lines() if line.get_gid() == FRONT]
+    return f" The grey line joins the {joined} at each cost." if lines else ""

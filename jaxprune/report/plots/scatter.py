@@ -7,12 +7,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from jaxprune.report.plots.labels import place_labels
-from jaxprune.report.plots.pareto import Direction, pareto_front
+from jaxprune.report.plots.pareto import FRONT, Direction, pareto_front
 from jaxprune.report.plots.shares import limit_shares
-from jaxprune.report.plots.style import MUTED, SIZE, Series, add_legend, format_tick, new_axes, point_style
+from jaxprune.report.plots.style import MUTED, SIZE, Series, add_legend, format_tick, literal, new_axes, point_style
 from jaxprune.report.plots.tips import add_tips
 
 
+@literal
 def scatter_plot(
     series: Series,
     xlabel: str = "",
@@ -55,7 +56,9 @@ def scatter_plot(
         every_x, every_y = (np.concatenate([point[axis] for point in points.values()]) for axis in (0, 1))
         front = pareto_front(every_x, every_y, pareto)
         steps = "steps-post" if pareto[0] == "min" else "steps-pre"
-        axes.plot(every_x[front], every_y[front], color=MUTED, linewidth=1.6, alpha=0.45, drawstyle=steps, zorder=1)
+        if len(front) > 1:
+            line = {"color": MUTED, "linewidth": 1.6, "alpha": 0.45, "drawstyle": steps, "zorder": 1, "gid": FRONT}
+            axes.plot(every_x[front], every_y[front], **line)
     for index, (name, (x, y)) in enumerate(points.items()):
         style = point_style(index)
         alone = len(x) == 1

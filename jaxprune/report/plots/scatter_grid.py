@@ -7,12 +7,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from jaxprune.report.plots.style import INK, MUTED, PAPER, SIZE, Series, format_tick, point_style, style_axes
+from jaxprune.report.plots.style import INK, MUTED, PAPER, SIZE, Series, format_tick, literal, point_style, style_axes
 from jaxprune.report.plots.tips import add_tips
 
 _COLUMNS = 3
 
 
+@literal
 def scatter_grid(
     panels: Mapping[str, Series], ylabel: str = "", *, tips: Mapping[str, Mapping[str, Sequence[str]]] | None = None
 ) -> Figure:

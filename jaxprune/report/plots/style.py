@@ -1,11 +1,15 @@
 """The style that all plots share: colours, axes, legends and tick labels."""
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
+
+from jaxprune.text import writable
 
 # The neutral colours: a report replaces exactly these by the colours of the reader's theme.
 INK, MUTED, LINE, PAPER = "#1f2933", "#5b6775", "#dde3e8", "#fefefe"
@@ -17,7 +21,28 @@ DASHES = ("-", "--", ":")
 MARKERS = "osD^vPX*"
 SIZE = (6.4, 3.3)  # inches; as wide as a report, and on a phone at about 40 % of that
 
+Arguments = ParamSpec("Arguments")
 Series = Mapping[str, tuple[ArrayLike, ArrayLike]]
+
+
+def literal(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
+    """Decorates a plot: its texts are drawn as they are; matplotlib takes what stands between two $ as a formula."""
+
+    @functools.wraps(draw)
+    def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
+        with matplotlib.rc_context({"text.parse_math": False}):
+            return draw(*map(_writable, args), **_writable(kwargs))  # pyright: ignore[reportCallIssue]
+
+    return wrapped
+
+
+def _writable(values: Any) -> Any:
+    """Returns nested values with texts that can be drawn."""
+    if isinstance(values, str):
+        return writable(values)
+    if isinstance(values, Mapping):
+        return {_writable(name): _writable(value) for name, value in values.items()}
+    return type(values)(map(_writable, values)) if type(values) in (tuple, list) else values
 
 
 def new_axes(title: str, xlabel: str, ylabel: str, size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 
 Tensors = dict[str, np.ndarray]
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -54,7 +54,7 @@ def _by_index(index: Path, read_file: Callable[[Path], Tensors]) -> Tensors:
         places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         files = sorted(set(places.values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{index} cannot be read ({error!r}): fetch it again.") from error
+        raise UserError(f"{index} cannot be read ({shortened(repr(error))}): fetch it again.") from error
     outside = [name for name in files if not isinstance(name, str) or Path(name).name != name]
     if outside:
         raise UserError(f"{index} lists {outside[0]!r}, which is not a file beside it: fetch it again.")

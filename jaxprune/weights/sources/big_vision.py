@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 from jaxprune.weights.sources import Arrays, Published, Tensors, inside, rename, split_attention
 
 _PATCHES = r"((?:.+/)?)embedding/kernel"
@@ -56,7 +56,7 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
                 named[timm] = Published(entry.name, tensor)
         except (ValueError, IndexError) as error:
             raise UserError(
-                f"{entry.name} has shape {np.shape(entry.tensor)}, which does not fit a ViT: {error}."
+                f"{entry.name} has shape {np.shape(entry.tensor)}, which does not fit a ViT: {shortened(error)}."
             ) from None
     return _pooling(named), rest
 

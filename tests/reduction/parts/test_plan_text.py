@@ -24,9 +24,12 @@ OPTIONS = {
     "sinkhorn": {"eps": st.floats(1e-6, 1e30, allow_nan=False)},
     "l2": {"contiguous": st.booleans(), "min_radius": st.none() | st.floats(0.1, 9.0)},
 }
-# Methods with a `check` of their own refuse some rates.
-FREE = [name for name, cls in reduction.methods().items() if cls.check.__func__ is reduction.Reducer.check.__func__]
-INSIDE = [name for name in sorted(FREE) if name != "from_scores"]
+# Those that follow every plan inside a network.
+INSIDE = [
+    name
+    for name, cls in sorted(reduction.methods().items())
+    if cls.where != "embed" and cls.check.__func__ is reduction.Reducer.check.__func__
+]
 LOCATIONS = st.lists(st.integers(1, 11), min_size=1, max_size=3, unique=True).map(sorted).map(tuple)
 
 

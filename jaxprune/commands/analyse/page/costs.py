@@ -33,9 +33,7 @@ def describe(section: Section, rows: Rows, analysis: Analysis) -> None:
             options["reference"] = {"chance": 1 / len(analysis.class_names)}
         plot = plots.scatter_plot(points, "GFLOPs", value, **options)
         joined = " Thin lines join the plans of a method." if crowded else ""
-        section.figure(
-            plot, f"{_best(rows, value)} The grey line joins the best plans at each cost.{joined}{plots.cut_note(plot)}"
-        )
+        section.figure(plot, f"{_best(rows, value)}{plots.front_note(plot)}{joined}{plots.cut_note(plot)}")
     caption = (
         f"n = {rows[0]['images']} images. `rows`: rows after each step as a share of the patches, mean over images; "
         "`cosine`: mean cosine of pooled features with the dense network's."

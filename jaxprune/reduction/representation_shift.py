@@ -1,0 +1,43 @@
+"""Representation Shift: keep the rows that a block moves furthest (Choi et al., 2025)."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxprune.reduction.parts.base import Reducer
+from jaxprune.reduction.parts.keep_rows import best, keep_rows, present, unchanged
+
+
+def shift(before: Float[Array, "b n d"], after: Float[Array, "b n d"]) -> Float[Array, "b n"]:
+    """The Euclidean distance between two states of each row, in float32 and without gradient.
+
+    >>> import jax.numpy as jnp
+    >>> shift(jnp.zeros((1, 2, 2)), jnp.array([[[3.0, 4.0], [0.0, 1.0]]])).tolist()
+    [[5.0, 1.0]]
+    """
+    moved = jax.lax.stop_gradient(after).astype(jnp.float32) - jax.lax.stop_gradient(before).astype(jnp.float32)
+    return jnp.linalg.norm(moved, axis=-1)
+
+
+class RepresentationShift(Reducer):
+    """Ranks rows by how far the attention of the block moves them, residual included, and keeps the best, best first.
+
+    Where rows cannot be removed, it is the window attention of a Swin, or the convolution of a ConvNeXt, that moves
+    them. No attention is read, so any kernel will do, in any network and in any block.
+    """
+
+    where = "after"
+    needs = frozenset({"entered"})
+
+    def flops(self) -> int:
+        """n·d for the distances of the n incoming rows."""
+        return self.step.tokens_in * self.step.embed_dim
+
+    def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
+        prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
+        if num_keep == self.step.tokens_in:
+            return unchanged(tokens, prefix)
+        moved = shift(present(attended.entered), tokens.x)[:, prefix:]
+        if self.step.has_absent:
+            moved = jnp.where(tokens.policy[:, prefix:] > 0, moved, -1)
+        return keep_rows(tokens, best(moved, num_keep), prefix)

@@ -1,0 +1,104 @@
+"""Thresholds of a network with exits, with a guarantee: the cheapest whose risk is bounded with a given confidence.
+
+The thresholds are the configurations of Pareto Testing (`pareto_testing`): one part of the images says which of them
+are worth a test, in which order, and the other part tests them. So one δ covers all thresholds that were looked at.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Real
+
+from jaxprune.dynamic.exit_policy import DVT_RATIOS, NOBODY, exit_of, geometric_shares, operate, thresholds_of_shares
+from jaxprune.errors import UserError
+from jaxprune.tune.pareto_testing import Tested, choose, fewest_images
+
+_QUANTILES = 9  # of the confidences of an exit, combined over the exits
+
+
+class Certified(NamedTuple):
+    """Thresholds that are certified, or those that send every image to the last exit.
+
+    Attributes:
+      thresholds: one an exit.
+      test: their test; None if nothing could be certified.
+      cost: mean cost of the test images.
+      tested: number of thresholds tested.
+    """
+
+    thresholds: Float[np.ndarray, "m"]
+    test: Tested | None
+    cost: float
+    tested: int
+
+
+def certified_thresholds(
+    confidence: Float[np.ndarray, "m n"],
+    errors: Bool[np.ndarray, "m n"],
+    costs: Real[np.ndarray, "m"],
+    *,
+    alpha: float,
+    delta: float = 0.1,
+    seed: int = 0,
+) -> Certified:
+    """Returns the cheapest thresholds with P(risk > alpha) ≤ delta, on images from the same distribution.
+
+    A random half of the images orders the thresholds, and the other half tests them.
+
+    >>> rng = np.random.default_rng(0)
+    >>> sure = np.stack([rng.random(400), np.ones(400)])
+    >>> wrong = np.stack([sure[0] < 0.5, np.zeros(400, bool)])
+    >>> certified = certified_thresholds(sure, wrong, np.array([1.0, 4.0]), alpha=0.1)
+    >>> bool(certified.test.passed), certified.cost < 2.7
+    (True, True)
+
+    Args:
+      confidence: of m exits for n images, such as `dynamic.confidence`.
+      errors: whether leaving at each exit is an error: another class than that of the dense network, or a wrong one.
+      costs: cumulative, of leaving at each exit.
+      alpha: the largest risk, the share of errors.
+      delta: the allowed probability of a larger risk.
+      seed: of the halves.
+
+    Raises:
+      UserError: the arrays do not fit, or there are too few images for any certificate.
+    """
+    if confidence.shape != errors.shape or confidence.shape[:1] != np.shape(costs):
+        raise UserError(
+            f"confidence {confidence.shape}, errors {errors.shape} and costs {np.shape(costs)} do not fit: they are of "
+            "m exits for n images, (m, n), and (m,)."
+        )
+    count, fewest = confidence.shape[1] // 2, fewest_images(alpha, delta)
+    if count < fewest:
+        raise UserError(
+            f"{confidence.shape[1]} images are too few: half of them test, and to show a risk of at most {alpha:.3g} "
+            f"with confidence {1 - delta:.3g} takes {fewest} test images without an error."
+        )
+    order = np.random.default_rng(seed).permutation(confidence.shape[1])
+    first, second = order[count:], order[:count]
+    configurations = _configurations(confidence[:, first])
+    losses = np.stack([_losses(values, confidence, errors) for values in configurations])
+    expected = [operate(confidence[:, first], values, costs).cost for values in configurations]
+    index, _, tests = choose(expected, losses[:, first], losses[:, second], alpha, delta)
+    if index is None:
+        safest = configurations[0]
+        return Certified(safest, None, operate(confidence[:, second], safest, costs).cost, len(tests))
+    passed = [test for test in tests if test.passed]
+    cost = operate(confidence[:, second], configurations[index], costs).cost
+    return Certified(configurations[index], passed[-1], cost, len(tests))
+
+
+def _losses(thresholds: np.ndarray, confidence: np.ndarray, errors: np.ndarray) -> Bool[np.ndarray, "n"]:
+    return errors[exit_of(confidence, thresholds), np.arange(errors.shape[1])]
+
+
+def _configurations(confidence: Float[np.ndarray, "m n"]) -> list[np.ndarray]:
+    """Thresholds to choose from: nobody leaves early, the published family, and a grid of quantiles."""
+    exits = len(confidence)
+    family: list[Sequence[float]] = [[NOBODY] * (exits - 1) + [-NOBODY]]
+    family += [thresholds_of_shares(confidence, geometric_shares(exits, q)) for q in DVT_RATIOS]
+    grids = [np.quantile(values, np.linspace(0, 1, _QUANTILES)) for values in confidence[:-1]]
+    grids = [np.append(values, NOBODY) for values in grids]
+    family += [[*values, -NOBODY] for values in np.array(np.meshgrid(*grids)).reshape(exits - 1, -1).T]
+    return list(np.unique(np.array(family), axis=0)[::-1])

@@ -1,0 +1,58 @@
+"""Thresholds with a guarantee: it holds over many splits, and what cannot be shown is not claimed."""
+
+import numpy as np
+import pytest
+
+from jaxprune.errors import UserError
+from jaxprune.tune.cascades import certified_thresholds
+
+COSTS = np.array([1.0, 2.0, 6.0])
+
+
+def population(count, seed):
+    """Images of some difficulty: exits are the less sure, and the more often wrong, the harder an image is."""
+    rng = np.random.default_rng(seed)
+    hard = rng.beta(1, 2, count)
+    ability = np.array([0.35, 0.55, 1.0])[:, None]
+    sure = np.clip(1 - hard + rng.normal(0, 0.15, (3, count)), 0, 1)
+    return sure, (hard > ability + rng.normal(0, 0.1, (3, count))) & (np.arange(3) < 2)[:, None]
+
+
+def risk(thresholds, seed=10_000):
+    from jaxprune.dynamic.exit_policy import exit_of, operate
+
+    sure, wrong = population(100_000, seed)
+    leaving = exit_of(sure, thresholds)
+    return wrong[leaving, np.arange(len(leaving))].mean(), operate(sure, thresholds, COSTS).cost
+
+
+def test_the_guarantee_holds_over_splits():
+    alpha, delta, splits = 0.05, 0.1, 200
+    over, costs = 0, []
+    for seed in range(splits):
+        sure, wrong = population(500, seed)
+        certified = certified_thresholds(sure, wrong, COSTS, alpha=alpha, delta=delta, seed=seed)
+        true_risk, cost = risk(certified.thresholds)
+        over, costs = over + (true_risk > alpha), [*costs, cost]
+    assert over <= splits * delta + 2 * np.sqrt(splits * delta * (1 - delta))
+    assert np.mean(costs) < 0.75 * COSTS[-1]
+
+
+def test_nothing_is_certified_that_is_not_shown():
+    rng = np.random.default_rng(0)
+    sure, wrong = rng.random((2, 100)), np.array([[True] * 100, [True] * 100])
+    certified = certified_thresholds(sure, wrong, COSTS[:2], alpha=0.1)
+    assert certified.test is None and certified.thresholds[0] == 1e8 and certified.cost == COSTS[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda sure, wrong: (sure[:, :20], wrong[:, :20], COSTS), "20 images are too few"),
+        (lambda sure, wrong: (sure, wrong[:2], COSTS), "do not fit"),
+        (lambda sure, wrong: (sure, wrong, COSTS[:2]), "do not fit"),
+    ],
+)
+def test_what_cannot_be_certified_is_refused(change, message):
+    with pytest.raises(UserError, match=message):
+        certified_thresholds(*change(*population(200, 0)), alpha=0.05)
