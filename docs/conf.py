@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 import jaxprune  # noqa: E402
-from jaxprune import mim, reduction, scoring  # noqa: E402
+from jaxprune import dynamic, mim, reduction, scoring  # noqa: E402
 
 project, author, copyright = "jaxprune", "the jaxprune authors", "the jaxprune authors, Apache-2.0"
 release = version = jaxprune.__version__
@@ -42,7 +42,7 @@ napoleon_use_ivar = True
 default_role = "code"  # single backticks in docstrings
 
 # Families with one page per method: folder of the pages -> package of the family.
-FAMILIES = {"reduction": reduction, "scoring": scoring, "mim": mim}
+FAMILIES = {"reduction": reduction, "scoring": scoring, "mim": mim, "dynamic": dynamic}
 METHODS = {folder: family.methods() for folder, family in FAMILIES.items()}
 
 # Pages of methods that this version does not have are left out.

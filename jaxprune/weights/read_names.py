@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from jaxprune.dynamic import dvt
 from jaxprune.errors import UserError
 from jaxprune.weights.sources import (
     Published,
@@ -90,6 +91,8 @@ def _unwrapped(tensors: Tensors) -> Tensors:
     """
     matches = [re.fullmatch(_PLACE, name) for name in tensors]
     places = [match[1] or match[2] or "" for match in matches if match]
+    if set(places) == set(dvt.STAGES):
+        return tensors  # one network of several
     if len(places) > 1:
         raise UserError(
             f"There are {len(places)} networks, under {', '.join(map(repr, places))}: leave all but one out, for "

@@ -64,17 +64,17 @@ def decoder(published: str, path: str) -> tuple[Rule, ...]:
     Args:
       published: the published name of its parts, with {} for "input_proj", "proj_norm" and "decoder".
     """
-    layer, place = published.format("decoder") + ".layers.{any}", f"{path}.layers.{{any}}"
+    layer, layer_path = published.format("decoder") + ".layers.{any}", f"{path}.layers.{{any}}"
     dense_layers = {
         published.format("input_proj"): f"{path}.input_proj",
-        **{f"{layer}.linear{i}": f"{place}.fc{i}" for i in (1, 2)},
-        **{f"{layer}.multihead_attn.{part}": f"{place}.cross_attn.{part}" for part in ("q", "k", "v", "proj")},
-        f"{layer}.self_attn.out_proj": f"{place}.self_attn.proj",
-        f"{layer}.self_attn.in_proj": f"{place}.self_attn.qkv",
+        **{f"{layer}.linear{i}": f"{layer_path}.fc{i}" for i in (1, 2)},
+        **{f"{layer}.multihead_attn.{part}": f"{layer_path}.cross_attn.{part}" for part in ("q", "k", "v", "proj")},
+        f"{layer}.self_attn.out_proj": f"{layer_path}.self_attn.proj",
+        f"{layer}.self_attn.in_proj": f"{layer_path}.self_attn.qkv",
     }
     norms = {
         published.format("proj_norm"): f"{path}.proj_norm",
-        **{f"{layer}.norm{i}": f"{place}.norm{i}" for i in (1, 2, 3)},
+        **{f"{layer}.norm{i}": f"{layer_path}.norm{i}" for i in (1, 2, 3)},
     }
     rules = [Rule(f"{torch}.bias", f"{name}.bias") for torch, name in (dense_layers | norms).items()]
     rules += [Rule(f"{torch}.weight", f"{name}.kernel", linear, linear_back) for torch, name in dense_layers.items()]

@@ -56,11 +56,7 @@ def apply(
         around: Any = copied(model)
         around.encoder = apply(model.encoder, plan, scorer=scorer, img_size=img_size, rngs=rngs)
         return around
-    if not isinstance(model, Host):
-        raise UserError(
-            f"A plan reduces the tokens of a transformer, and a {type(model).__name__} has none: apply it to a "
-            "network such as models.create('vit_small_patch16_224', …)."
-        )
+    require_tokens(model)
     plan = joined(plan)
     sites = model.sites(img_size)
     at, first = plan.at_input, model.entrance(img_size)
@@ -90,6 +86,19 @@ def apply(
     _install(fast, sites, placed)
     fast.plan = plan
     return fast
+
+
+def require_tokens(model: Any) -> None:
+    """Checks that a network has tokens that a plan can reduce.
+
+    Raises:
+      UserError: it is no `Host`, such as a ConvNet.
+    """
+    if not isinstance(model, Host):
+        raise UserError(
+            f"A plan reduces the tokens of a transformer, and a {type(model).__name__} has none: apply it to a "
+            "network such as models.create('vit_small_patch16_224', …), or leave out the plans."
+        )
 
 
 def installed(model: Any) -> tuple[Reducer, ...]:
