@@ -8,6 +8,7 @@ from flax import nnx
 
 from jaxprune import flops, reduction
 from jaxprune.flops.scorers import scorer_flops
+from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import merge, split
 from jaxprune.reduction import DENSE
 from jaxprune.scoring import Scorer
@@ -28,6 +29,8 @@ class Contestant(NamedTuple):
 
     def gflops(self) -> float:
         """Returns the forward multiply-accumulates per image, in units of 10⁹, including a scorer's."""
+        if isinstance(self.model, ConvNet):
+            return flops.convnet(self.model, self.model.preprocessing.sides) / 1e9
         total = flops.of_model(self.model).total
         if self.model.pruner is not None:
             total += scorer_flops(self.model.pruner.scorer, self.model.preprocessing.sides)

@@ -8,6 +8,7 @@ from flax import nnx
 from jaxprune import reduction
 from jaxprune.errors import UserError
 from jaxprune.reduction import DENSE
+from jaxprune.reduction.parts.find_method import shown_name
 
 
 class NamedNetwork(NamedTuple):
@@ -127,7 +128,7 @@ def by_network(members: Sequence[Member]) -> Mapping[str, list[Member]]:
 
 def method_of(plan: reduction.Plan) -> str:
     """Returns the methods of a plan, joined by "+"."""
-    return "+".join(dict.fromkeys(at.method for at in plan.steps)) or plan.method or DENSE
+    return "+".join(map(shown_name, plan.reducer_classes)) or DENSE
 
 
 def _sizes(model: Any) -> list[tuple]:

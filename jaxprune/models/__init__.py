@@ -140,6 +140,11 @@ def takes(name: str, argument: str) -> bool:
     return argument in plugins.parameters(_class_of(name))
 
 
+def parameters(name: str) -> set[str]:
+    """Returns the names of a named model's constructor arguments, such as "img_size"."""
+    return plugins.parameters(_class_of(name)) - {"rngs"}
+
+
 def size_argument(name: str, img_size: int | tuple[int, int] | None) -> dict[str, Any]:
     """Returns the argument of `create` for images of another size; {} for None, and for a model of images of any size.
 
@@ -163,4 +168,15 @@ def _preprocessing(cls: Any, name: str, options: dict[str, Any]) -> Preprocessin
     return Preprocessing(size, mean=getattr(cls, "mean", IMAGENET_MEAN), std=getattr(cls, "std", IMAGENET_STD))
 
 
-__all__ = ["Preprocessing", "arguments", "create", "module_of", "names", "size_argument", "takes", "tiny", "with_tag"]
+__all__ = [
+    "Preprocessing",
+    "arguments",
+    "create",
+    "module_of",
+    "names",
+    "parameters",
+    "size_argument",
+    "takes",
+    "tiny",
+    "with_tag",
+]

@@ -1,6 +1,6 @@
 """The base of the convolutional networks: feature maps, global average pooling, a linear classifier."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -14,6 +14,11 @@ class ConvAux(NamedTuple):
     """What a forward pass returns besides the logits: the last feature map."""
 
     features: Float[Array, "b *grid c"]
+
+    @property
+    def assign(self) -> tuple[()]:
+        """What a plan's steps do with the patches, see `HostOutput`: there are no steps."""
+        return ()
 
 
 class ConvNet(nnx.Module):
@@ -47,6 +52,10 @@ class ConvNet(nnx.Module):
           UserError: the images are of an integer dtype.
         """
         raise NotImplementedError
+
+    def step_grids(self, img_size: int | Sequence[int] | None = None) -> tuple[()]:
+        """The grid of each step of a plan, see `Host.step_grids`: a convolutional network follows none."""
+        return ()
 
     def parameter_layers(self, names: Iterable[str]) -> dict[str, int]:
         """The layer of each parameter for layer-wise decay: 0 for all convolutions together, 1 for the classifier."""

@@ -101,7 +101,8 @@ class ALGM(Reducer):
 
     def _merge(self, tokens: Tokens, merged: Int[Array, "b m w"]) -> tuple:
         """Merges groups of rows, and puts the others behind them."""
-        prefix, n = self.step.num_prefix_tokens, self.step.tokens_in
+        prefix = self.step.num_prefix_tokens
+        n = tokens.x.shape[1] - prefix
         (num_merged, window), inside = merged.shape[1:], merged.reshape(merged.shape[0], -1)
         num_single = n - inside.shape[1]
         single = jnp.argsort(places(inside, n) >= 0, axis=1, stable=True)[:, :num_single].astype(jnp.int32)

@@ -54,7 +54,8 @@ class VisionZip(Reducer):
         return rest * self.num_contextual * (self.step.embed_dim // self.step.num_heads + self.step.embed_dim)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
-        prefix, num_keep, n = self.step.num_prefix_tokens, self.step.num_keep, self.step.tokens_in
+        prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
+        n = tokens.x.shape[1] - prefix  # in training more rows may arrive than the plan says
         if num_keep == n:
             return unchanged(tokens, prefix)
         num_dominant = num_keep - self.num_contextual

@@ -121,14 +121,15 @@ class VisPruner(Reducer):
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
-        if num_keep == self.step.tokens_in:
+        n = tokens.x.shape[1] - prefix  # in training more rows may arrive than the plan says
+        if num_keep == n:
             return unchanged(tokens, prefix)
         scores, present = cls_scores(attended, prefix), None
         if self.step.has_absent:
             is_present = tokens.policy[:, prefix:] > 0
             scores = jnp.where(is_present, scores, -1)
             present = jnp.maximum(is_present.sum(1) - self.num_important, 0)
-        falling = best(scores, self.step.tokens_in)
+        falling = best(scores, n)
         ids, rest = falling[:, : self.num_important], falling[:, self.num_important :]
         if self.num_important < num_keep:
             x = jax.vmap(lambda x, ids: x[ids])(tokens.x[:, prefix:], rest)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxprune.dense import Segmenter
 from jaxprune.errors import UserError
 from jaxprune.mim import Framework
 from jaxprune.models.convnet import ConvNet
@@ -46,7 +47,7 @@ def rules_for(model: Any) -> tuple[Rule, ...]:
 
     For a framework, these include the rules of its encoder, and for a scorer those of its networks.
     """
-    if isinstance(model, Framework):
+    if isinstance(model, Framework | Segmenter):
         return (*model.published_rules, *within("", "encoder.", rules_for(model.encoder)))
     if isinstance(model, Scorer):
         places = {prefix: place for prefix, place in model.published_networks.items() if getattr(model, place, None)}
@@ -132,7 +133,9 @@ def to_published(model: Any) -> dict[str, Tensor]:
     encoder = getattr(model, "encoder", model)
     style, grid = getattr(encoder, "style", None), getattr(encoder, "grid", ())
     spelling, wrapped = () if style is None else style.names, ""
-    if isinstance(model, Framework):
+    if isinstance(model, Segmenter):
+        wrapped = model.published_encoder
+    elif isinstance(model, Framework):
         spelling, wrapped = (*spelling, *model.weight_source), model.published_encoder
     named = {place: timm.write(part, spelling, grid) for place, part in _by_place(model, wrapped).items()}
     return {place + name: tensor for place, part in named.items() for name, tensor in part.items()}
@@ -151,11 +154,12 @@ def _by_place(model: Any, wrapped: str) -> dict[str, dict[str, Tensor]]:
     # The rules of a network without patches do not use their size.
     encoder = getattr(model, "encoder", model)
     patch_size = pair(getattr(getattr(encoder, "patch_embed", encoder), "patch_size", 1))
+    inside = ("encoder.", *getattr(model, "beside_encoder", ()))
     tensors: dict[str, dict[str, Tensor]] = {wrapped: {}, "": {}}
     for name, variable in variables(model).items():
         rule, published = _apply(rules, name, back=True)
         layout = rule.revert(np.asarray(variable[...]), patch_size)
-        place = wrapped if name.startswith("encoder.") else ""
+        place = wrapped if name.startswith(inside) else ""
         tensors[place][_place(published, modules)] = np.array(layout, order="C")
     return tensors
 

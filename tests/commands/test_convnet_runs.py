@@ -1,5 +1,6 @@
 """ConvNets through the commands: trained with their statistics, started from, evaluated, and read by a scorer."""
 
+import csv
 import logging
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from PIL import Image
 
-from jaxprune import checkpoints, commands, main
+from jaxprune import checkpoints, commands, flops, main
 from jaxprune import open as door
 from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.commands.shared import inputs
@@ -82,3 +84,43 @@ def test_images_of_several_classes_train_a_proposal(tmp_path):
     with tfds.testing.mock_data(num_examples=16):
         summary = run(tmp_path, loss="asymmetric", data=data)
     assert 0 <= summary["map"] <= 1 and 0 <= summary["ema_map"] <= 1
+
+
+def examined(task, run, **overrides):
+    config = main.load_config(f"{CONFIGS}/{task}.py")
+    config.update(run=str(run), **overrides)
+    return config
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "resnet"
+    return workdir, run(workdir, "resnet18")
+
+
+def test_it_is_evaluated_measured_and_predicts(resnet, tmp_path):
+    workdir, trained_summary = resnet
+    summary = commands.find("evaluate")(examined("evaluate", workdir), tmp_path / "evaluate")
+    assert summary["accuracy"] == pytest.approx(trained_summary["accuracy"])
+    assert summary["images"] == trained_summary["held_out"]
+
+    measured = examined("benchmark", workdir, plans=(), rounds=1, batch_size=2, num_images=4)
+    assert commands.find("benchmark")(measured, tmp_path / "benchmark")["fastest"] == "dense"
+    (row,) = csv.DictReader((tmp_path / "benchmark" / "benchmark.csv").open())
+    model = checkpoints.load_model(workdir)
+    assert float(row["GFLOPs"]) == pytest.approx(flops.convnet(model, model.preprocessing.sides) / 1e9)
+
+    corrupted = examined("robustness", workdir, corruptions=("fog",), severities=(3,), num_images=4)
+    assert 0 <= commands.find("robustness")(corrupted, tmp_path / "robustness")["corrupted"] <= 1
+
+    Image.new("RGB", (40, 30), "green").save(tmp_path / "photo.png")
+    predicted = commands.find("predict")(examined("predict", workdir, image=str(tmp_path / "photo.png")), tmp_path)
+    assert 0 < predicted["confidence"] <= 1
+
+
+@pytest.mark.parametrize("task", ["evaluate", "benchmark", "robustness"])
+@pytest.mark.parametrize("plan", [{"plans": ("topk",)}, {"plans": ("from_scores",), "scorer": "centre"}])
+def test_plans_on_it_are_refused_in_one_line(task, plan, resnet, tmp_path):
+    with pytest.raises(UserError, match=r"A plan reduces the tokens of a transformer, .* leave out the plans") as error:
+        commands.find(task)(examined(task, resnet[0], **plan), tmp_path)
+    assert "ResNet" in str(error.value) and len(str(error.value)) < 300

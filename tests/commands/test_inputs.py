@@ -86,6 +86,16 @@ def test_no_number_of_images_stands_for_all_of_them():
 TORN = [None, b"", b"{", b"[]", b"{}", b'{"config": 3}', b"\xff", b"[" * 10**5, b'{"config": {"data": 1}}']
 
 
+@pytest.mark.parametrize("amount", [{"r": 2}, {"r": (0, 2)}, {"keep_rate": 0.7}, {"num_keep": (9, 6, 3)}])
+def test_a_method_that_learns_from_a_teacher_needs_one_whatever_the_amount_of_its_plan(amount):
+    config = finetune.defaults()
+    config.reduction = {"method": "dynamicvit", **amount}
+    with pytest.raises(UserError, match="dynamicvit learns from a dense teacher"):
+        require_teacher(config)
+    config.reduction = {"method": "tome", **amount}
+    require_teacher(config)
+
+
 @pytest.mark.parametrize("content", TORN)
 def test_a_missing_or_torn_config_of_a_run_is_one_line(content, tmp_path):
     if content is not None:

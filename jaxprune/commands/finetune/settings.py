@@ -7,7 +7,8 @@ from jaxprune.commands.shared import groups, inspection
 from jaxprune.commands.shared.settings import ABSENT, choice, number, path, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.errors import UserError
-from jaxprune.reduction import Plan, methods
+from jaxprune.reduction import Plan
+from jaxprune.reduction.parts.find_method import shown_name
 from jaxprune.text import parse_items
 from jaxprune.train.objective import ASYMMETRIC, CROSS_ENTROPY, Objective
 
@@ -171,10 +172,10 @@ def require_teacher(config: Config) -> None:
     plan, distill = plan_of(config), config.distill
     if plan is None or config.teacher or not (distill.logits or distill.tokens):
         return
-    for name in dict.fromkeys(step.method for step in plan.steps):
-        if methods()[name].needs_teacher:
+    for cls in plan.reducer_classes:
+        if cls.needs_teacher:
             raise UserError(
-                f"{name} learns from a dense teacher, and config.teacher is empty: give --config.teacher=RUN, the run "
-                f"of a dense classifier of the same classes, or set config.distill.logits={distill.logits} and "
-                f"config.distill.tokens={distill.tokens} to 0."
+                f"{shown_name(cls)} learns from a dense teacher, and config.teacher is empty: give "
+                "--config.teacher=RUN, the run of a dense classifier of the same classes, or set "
+                f"config.distill.logits={distill.logits} and config.distill.tokens={distill.tokens} to 0."
             )

@@ -15,6 +15,7 @@ from jaxprune.nn.patch_embed import pair
 from jaxprune.open import Classifier, NetworkCache, Origin, ScorerSet
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan, apply
+from jaxprune.reduction.parts.apply_plan import require_tokens
 from jaxprune.scoring import Scorer
 
 PROPOSAL = "efficientnet_lite0"  # the default ConvNet of patch scorers
@@ -141,9 +142,13 @@ def guide(config: Config, model: Any) -> Scorer | None:
     """Opens `config.scorer`, the scorer of plans with from_scores; None if it is empty.
 
     The default ConvNet is EfficientNet-Lite0.
+
+    Raises:
+      UserError: the network has no patches to drop, or the text names no scorer.
     """
     if not config.scorer:
         return None
+    require_tokens(model)
     networks = NetworkCache(host=model, proposal=proposal(PROPOSAL), seed=config.seed)
     record = model.preprocessing
     opened = door.open_scorers([config.scorer], networks, preprocessing=record, seed=config.seed)

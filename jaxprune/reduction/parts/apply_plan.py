@@ -7,6 +7,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from jaxprune.errors import UserError, quoted
+from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.nn.block_cost import NetworkCost
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import copied
@@ -40,7 +41,8 @@ def apply(
     8
 
     Args:
-      model: a network with sites, such as a ViT (`jaxprune.nn.Host`).
+      model: a network with sites, such as a ViT (`jaxprune.nn.Host`), or one around it, such as `jaxprune.dense`'s: its
+        encoder follows the plan, and the rest reads maps that are dense again.
       plan: a plan; or two, one of them `Plan("from_scores")`, and the other reduces what that one keeps.
       scorer: the `jaxprune.scoring.Scorer` of a step at the input, with the network's grid. If its `normalised` is None
         and both networks have a preprocessing, it is set to the normalisation of `model.preprocessing`.
@@ -50,11 +52,11 @@ def apply(
     Raises:
       UserError: the plans do not fit the network or each other, or a scorer is missing or not needed.
     """
-    if not isinstance(model, Host):
-        raise UserError(
-            f"A plan reduces the tokens of a transformer, and a {type(model).__name__} has none: apply it to a "
-            "network such as models.create('vit_small_patch16_224', …)."
-        )
+    if isinstance(model, AroundHost):
+        around: Any = copied(model)
+        around.encoder = apply(model.encoder, plan, scorer=scorer, img_size=img_size, rngs=rngs)
+        return around
+    require_tokens(model)
     plan = joined(plan)
     sites = model.sites(img_size)
     at, first = plan.at_input, model.entrance(img_size)
@@ -86,8 +88,22 @@ def apply(
     return fast
 
 
+def require_tokens(model: Any) -> None:
+    """Checks that a network has tokens that a plan can reduce.
+
+    Raises:
+      UserError: it is no `Host`, such as a ConvNet.
+    """
+    if not isinstance(model, Host):
+        raise UserError(
+            f"A plan reduces the tokens of a transformer, and a {type(model).__name__} has none: apply it to a "
+            "network such as models.create('vit_small_patch16_224', …), or leave out the plans."
+        )
+
+
 def installed(model: Any) -> tuple[Reducer, ...]:
     """Returns the reducers of a network in the order of its plan, as in `HostOutput.steps`; () for a dense one."""
+    model = host_of(model)
     if not isinstance(model, Host):
         return ()
     front = () if model.pruner is None or not model.prunes_input else (model.pruner,)

@@ -168,6 +168,12 @@ class Plan:
         """The step before the first block, where a scorer drops patches, or None."""
         return next((at for at in self.steps if at.layer == INPUT), None)
 
+    @property
+    def reducer_classes(self) -> tuple[type[Reducer], ...]:
+        """The classes of its methods, each once, also of a plan by `r`, whose steps depend on the network's depth."""
+        common = () if self.reducer_class is None else (self.reducer_class,)
+        return tuple(dict.fromkeys((*(at.reducer_class for at in self.steps), *common)))
+
     def steps_for(self, depth: int) -> tuple[At, ...]:
         """The steps in a network of `depth` blocks."""
         if self._quarters:

@@ -128,7 +128,7 @@ def _is_square(number: int) -> bool:
 
 # Parts of one tensor: (pattern of the first part, names of all parts, name of the whole).
 _PARTS = (
-    (rf"(.*attn\.)q{_KIND}", ("q", "k", "v"), "qkv"),
+    (rf"((?!.*multihead_attn).*attn\.)q{_KIND}", ("q", "k", "v"), "qkv"),  # attention to other tokens stays apart
     (rf"(.*mlp\.)fc1_g{_KIND}", ("fc1_g", "fc1_x"), "fc1"),
 )
 

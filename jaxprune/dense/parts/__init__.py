@@ -1,0 +1,1 @@
+"""What dense networks are made of: heads, necks, decoders, inference."""

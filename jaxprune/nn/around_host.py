@@ -1,0 +1,22 @@
+"""A network around a host: a plan reduces the host inside, and everything behind it reads maps that are dense again."""
+
+from typing import Any
+
+from flax import nnx
+
+from jaxprune.nn.host import Host
+
+
+class AroundHost(nnx.Module):
+    """Base class of networks that read the maps of a host.
+
+    Attributes:
+      encoder: the host; `reduction.apply` exchanges it for one that follows a plan.
+    """
+
+    encoder: Host
+
+
+def host_of(model: Any) -> Any:
+    """The host of a network around one; any other network is its own."""
+    return model.encoder if isinstance(model, AroundHost) else model

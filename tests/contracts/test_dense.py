@@ -1,0 +1,80 @@
+"""What every dense network keeps: one score for each class and pixel, finite gradients, and maps under any plan."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from support import quick_compile
+
+from jaxprune import dense, reduction
+from jaxprune.errors import UserError
+from jaxprune.nn.params import merge, split
+
+SIZES = {"img_size": (24, 32), "patch_size": 4, "embed_dim": 16, "depth": 4, "num_heads": 2}
+SMALL = {"features": 8, "auxiliary_features": 8, "head_heads": 2, "layers": 1, "dropout": 0.5}
+CLASSES = 5
+
+
+def build(name, encoder="vit", **arguments):
+    takes = dense.plugins.parameters(dense.methods()[name])
+    options = {key: value for key, value in SMALL.items() if key in takes}
+    return dense.create(
+        name, encoder=encoder, num_classes=CLASSES, **{**SIZES, **options, **arguments}, rngs=nnx.Rngs(0)
+    )
+
+
+def images(batch=2):
+    return jax.random.normal(jax.random.key(0), (batch, *SIZES["img_size"], 3))
+
+
+@pytest.mark.parametrize("name", dense.methods())
+def test_scores_under_plans(name):
+    model, inputs = build(name), images()
+    plans = [None, reduction.Plan("topk", keep_rate=0.5, reduction_loc=(1,)), reduction.Plan("tome", r=8)]
+    outputs = []
+    for plan in plans:
+        network = model if plan is None else reduction.apply(model, plan)
+        parts = split(network)
+        call = jax.jit(lambda p, x, parts=parts: merge(parts.graph, p, parts.rest)(x), compiler_options=quick_compile())
+        outputs.append(np.asarray(call(parts.params, inputs)))
+        assert outputs[-1].shape == (*inputs.shape[:3], CLASSES) and np.isfinite(outputs[-1]).all()
+        np.testing.assert_allclose(call(parts.params, inputs[::-1])[::-1], outputs[-1], atol=1e-5)
+    assert not np.allclose(outputs[0], outputs[1], atol=1e-5) and not np.allclose(outputs[0], outputs[2], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", dense.methods())
+def test_gradients_reach_every_parameter(name):
+    model, inputs = build(name), images()
+    parts = split(model)
+    labels = jax.random.randint(jax.random.key(1), inputs.shape[:3], 0, CLASSES).at[:, :3].set(255)
+
+    def loss(params):
+        total, aux = merge(parts.graph, params, parts.rest).loss(inputs, labels, key=jax.random.key(2))
+        return total, aux.losses
+
+    (total, losses), grads = jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=quick_compile())(
+        parts.params
+    )
+    np.testing.assert_allclose(total, sum(losses.values()), rtol=1e-5)
+    assert all(np.isfinite(grad).all() for grad in grads.values())
+    heads = [key for key, grad in grads.items() if not key.startswith("encoder.") and not np.any(grad)]
+    assert not [key for key in heads if not key.endswith("bias")]
+    assert any(np.any(grad) for key, grad in grads.items() if key.startswith("encoder."))
+
+
+@pytest.mark.parametrize("name", dense.methods())
+def test_recipes_and_arguments(name):
+    model = build(name)
+    assert model.recipe.kind == "dense" and model.recipe.as_dict()["name"] == name
+    assert model.preprocessing == model.encoder.preprocessing
+    with pytest.raises(UserError, match="featurs"):
+        build(name, featurs=3)
+    with pytest.raises(UserError, match=r"integer|float"):
+        model(jnp.zeros((1, *SIZES["img_size"], 3), jnp.uint8))
+
+
+def test_dropout_needs_a_key():
+    model = build("fcn")
+    with pytest.raises(UserError, match="needs a key"):
+        model(images(), train=True)

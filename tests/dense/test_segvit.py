@@ -1,0 +1,90 @@
+"""SegViT's cascade and its losses against the published numbers."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from support import golden, golden_names, in_names, quick_compile, weights
+from support import nhwc as channels_last
+
+from jaxprune import checkpoints, dense
+from jaxprune.nn.params import merge, split
+from jaxprune.weights.rules import to_published
+
+PARTS = {"classes": "ce", "masks": "mask", "dice": "dice"}
+
+
+def close(array, expected, tolerance=1e-4):
+    expected = np.asarray(expected)
+    np.testing.assert_allclose(array, expected, atol=tolerance * (1 + np.abs(expected).max()), rtol=0)
+
+
+def published(name):
+    file = golden(name)
+    sizes = json.loads(str(file["config_json"]))
+    heads = {"features": sizes["embed_dims"], "head_heads": sizes["num_heads"], "layers": sizes["num_layers"]}
+    encoder = {
+        "img_size": sizes["img_size"],
+        "patch_size": sizes["img_size"] // sizes["grid"],
+        "embed_dim": sizes["in_channels"],
+        "depth": sizes["use_stages"],
+        "num_heads": 1,
+    }
+    model = dense.create(
+        "segvit",
+        encoder="vit",
+        num_classes=sizes["num_classes"],
+        indices=range(sizes["use_stages"]),
+        absent_weight=sizes["no_object_weight"],
+        **{
+            f"{ours}_weight": sizes["loss_weights"][theirs]
+            for ours, theirs in zip(("class", "mask", "dice"), PARTS.values(), strict=True)
+        },
+        **heads,
+        **encoder,
+        rngs=nnx.Rngs(0),
+    )
+    named = {f"decode_head.{key}": value for key, value in weights(file).items()}
+    return file, checkpoints.load_pretrained(model, named, new=("encoder.*",))
+
+
+@pytest.mark.parametrize("name", golden_names("dynamic/segvit*"))
+def test_cascade_and_losses(name):
+    file, model = published(name)
+    maps = [jnp.asarray(channels_last(file[f"feature{i}"])) for i in in_names(file, r"feature(\d+)")]
+    labels, parts = jnp.asarray(file["labels"]), split(model)
+    shape = labels.shape[1:]
+
+    def loss(params, maps):
+        module = merge(parts.graph, params, parts.rest)
+        stages = module.stages(maps)
+        total, aux = module.loss_of(stages, labels)
+        return total, (aux.losses, stages, module.segment(maps, shape))
+
+    step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True), compiler_options=quick_compile())
+    (total, (losses, stages, scores)), (grads, of_maps) = step(parts.params, maps)
+    close(scores, channels_last(file["pred_f64"]))
+    np.testing.assert_array_equal(scores.argmax(-1), file["segmentation"])
+    for i, (class_logits, masks) in enumerate(stages):
+        prefix = "train/" if i == len(stages) - 1 else f"train/aux{i}_"
+        close(class_logits, file[f"{prefix}pred_logits_f64"])
+        if i < len(stages) - 1:
+            close(masks, file[f"{prefix}pred_masks_f64"])
+    large = dense.segvit.resized_masks(stages[-1][1], shape)
+    close(large[:, :, ::4, ::4], file["train/pred_masks_every4_f64"])
+    expected = {key: float(file[f"loss/loss_{key}_f64"]) for key in in_names(file, r"loss/loss_(.+)_f64")}
+    assert len(expected) == len(losses)
+    for key, value in losses.items():
+        part, _, stage = key.partition("_")
+        close(value, expected[PARTS[part] + (f"_{stage}" if stage else "")])
+    close(total, file["loss/total_f64"])
+    named = to_published(merge(parts.graph, grads, parts.rest))
+    for key in in_names(file, r"grad/(?!feature)(.+)_f64"):
+        value = file[f"grad/{key}_f64"]
+        np.testing.assert_allclose(named[f"decode_head.{key}"], value, atol=1e-3 * np.abs(value).max(), rtol=0)
+    for i, grad in enumerate(of_maps):
+        value = channels_last(file[f"grad/feature{i}_f64"])
+        np.testing.assert_allclose(grad, value, atol=1e-3 * np.abs(value).max(), rtol=0)
