@@ -36,6 +36,7 @@ _COMPILED = flags.DEFINE_string("compile_cache", "", "Directory of the compilati
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; runs/<name of the config> by default.")
 
 _WRONG = 1
+HELP, HELP_ALL = ("--help", "-h", "-help"), "--help-all"
 
 
 def help_text() -> str:
@@ -62,7 +63,10 @@ def help_text() -> str:
                     "                   directory, at most 2 GiB); off disables the cache",
                 ],
             ),
-            listed("configs (--config=FILE.py --help lists the arguments and settings of one)", configs()),
+            listed(
+                "configs (--config=FILE.py --help lists the arguments and first settings of one, --help-all all)",
+                configs(),
+            ),
             listed("tasks", [f"{name:<12} {line}" for name, line in commands.names().items()]),
             listed("pre-training methods (config.mim.name)", sorted(mim.methods())),
             listed("token-reduction methods", sorted(reduction.methods())),
@@ -72,11 +76,12 @@ def help_text() -> str:
     )
 
 
-def config_help(text: str) -> str:
+def config_help(text: str, *, complete: bool = False) -> str:
     """Returns the help for one config: its purpose, its arguments, its settings with their comments.
 
     Args:
       text: `FILE.py`, or `FILE.py:arguments`, whose arguments are applied to the settings shown.
+      complete: whether all settings are listed, or those that matter first.
     """
     from jaxprune import commands
 
@@ -87,12 +92,16 @@ def config_help(text: str) -> str:
         (f":{name}={value}", "shrinks it to seconds" if name == "smoke" else "")
         for name, value in arguments(file).items()
     ]
-    keys = [
-        (f"--config.{name}={_as_flag(value)}", comment)
-        for name, value, comment in commands.described(load_config(text))
-    ]
+    config = load_config(text)
+    settings, count = (
+        commands.described(config) if complete else commands.leading(config),
+        len(commands.described(config)),
+    )
+    keys = [(f"--config.{name}={_as_flag(value)}", comment) for name, value, comment in settings]
     sections = {f"arguments, as in --config={file}:name=value,…": named, "settings, with their values": keys}
     listed = ["\n".join([title, *_columns(rows)]) for title, rows in sections.items() if rows]
+    if len(keys) < count:
+        listed.append(f"The other {count - len(keys)} settings: --config={text} {HELP_ALL}")
     return "\n\n".join([file, about, *listed])
 
 
@@ -263,10 +272,10 @@ def run() -> None:
 
 
 def _run() -> None:
-    if any(word in ("--help", "-h", "-help") for word in sys.argv[1:]):
+    if any(word in (*HELP, HELP_ALL) for word in sys.argv[1:]):
         text = _value(sys.argv, "config")
         try:
-            print(config_help(text) if text else help_text())
+            print(config_help(text, complete=HELP_ALL in sys.argv) if text else help_text())
         except UserError as error:
             fail(error)
         return

@@ -103,7 +103,7 @@ def test_the_linear_probe_crops_as_mae_does():
 
 
 def test_help_of_a_config_lists_its_arguments_and_its_settings(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["main", f"--config={CONFIGS}/reduction/small.py:keep_rate=0.7", "--help"])
+    monkeypatch.setattr("sys.argv", ["main", f"--config={CONFIGS}/reduction/small.py:keep_rate=0.7", "--help-all"])
     main.run()
     text = capsys.readouterr().out
     assert "A minute or two on two CPU cores" in text and ":smoke=False" in text and ":data=cifar10" in text
@@ -117,12 +117,38 @@ def test_help_of_a_config_lists_its_arguments_and_its_settings(capsys, monkeypat
     )
 
 
+def keys_of(help_text):
+    lines = [line for line in help_text.splitlines() if line.startswith("  --config.")]
+    return [line.split("=")[0].strip().removeprefix("--config.") for line in lines]
+
+
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("[!_]*.py")), ids=lambda p: str(p.relative_to(CONFIGS)))
 def test_every_config_has_help(path):
-    text = main.config_help(str(path))
+    text, leaves = main.config_help(str(path), complete=True), main._leaves(main.load_config(str(path)))
     assert ":smoke=False" in text
-    for name in main._leaves(main.load_config(str(path))):
+    for name in leaves:
         assert f"--config.{name}=" in text
+    short = main.config_help(str(path))
+    assert len(keys_of(short)) == min(10, len(leaves)) and set(keys_of(short)) <= set(leaves)
+    assert (f"The other {len(leaves) - 10} settings: --config={path} --help-all" in short) == (len(leaves) > 10)
+
+
+@pytest.mark.parametrize("task", commands.names())
+def test_the_keys_that_help_lists_first_are_settings_of_the_command(task):
+    keys = [key for key, *_ in commands.described(commands.settings_of(task).defaults())]
+    first = commands.settings_of(task).FIRST
+    assert len(set(first)) == len(first) <= 10
+    if task != "quickstart":  # its defaults leave the recipes of its runs to the config
+        assert set(first) <= set(keys)
+
+
+def test_help_lists_first_what_one_runs_the_command_for(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["main", f"--config={CONFIGS}/tune.py", "--help"])
+    main.run()
+    keys = keys_of(capsys.readouterr().out)
+    assert keys[:5] == ["run", "model.weights", "model.name", "bound", "value"]
+    names = [key for key, *_ in commands.leading(main.load_config(f"{CONFIGS}/quickstart.py"))]
+    assert names == [*commands.settings_of("quickstart").FIRST]
 
 
 @pytest.mark.slow

@@ -65,6 +65,13 @@ def described(config: Any) -> list[tuple[str, Any, str]]:
     return [row for part in _parts(config, "") for row in settings.described(*part)]
 
 
+def leading(config: Any, most: int = 10) -> list[tuple[str, Any, str]]:
+    """Returns the rows of `described` that a command's help lists first: those of `Settings.FIRST`, then the next."""
+    rows = {row[0]: row for row in described(config)}
+    keys = dict.fromkeys((*(key for key in settings_of(config.task).FIRST if key in rows), *rows))
+    return [rows[key] for key in [*keys][:most]]
+
+
 def declared_defaults(config: Any) -> dict[str, Any]:
     """Returns {dotted key: default} of the settings of a config, and of the configs inside it."""
     return {key: value for part in _parts(config, "") for key, value in settings.declared_defaults(*part).items()}

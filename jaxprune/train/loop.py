@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -19,8 +18,9 @@ from jaxprune import parallel, processes
 from jaxprune.checkpoints.store import CheckpointStore
 from jaxprune.errors import UserError
 from jaxprune.train import state as states
+from jaxprune.train.divergence import LossWatch, check_sound
 from jaxprune.train.interrupt import Interrupted, StopSignal
-from jaxprune.train.progress import progress
+from jaxprune.train.progress import progress, still
 from jaxprune.train.state import Keeper, TrainState
 from jaxprune.train.step import FIXED, LossFn, TrainStep, make_train_step
 from jaxprune.train.workdir import locked
@@ -142,8 +142,8 @@ def fit(
             warn_if_changed(workdir, past["metrics"])
         log: Any = _rewound(writer, first, workdir, stack)
         stop = stack.enter_context(StopSignal())
-        bar = stack.enter_context(progress(desc, total_steps, first))
-        losses = _LossWatch(store)
+        bar = stack.enter_context(progress(desc, total_steps, first, seconds_left=clock.left))
+        losses = LossWatch(store)
         shardings = jax.tree.map(lambda x: x.sharding, state)
         beside = {FIXED: parallel.replicate(mesh, dict(fixed))} if fixed else {}
         options = {"accumulate": accumulate, "ema_decay": ema_decay, "keepers": keepers}
@@ -202,7 +202,7 @@ def fit(
                 stopped = "signal"
             if last or stopped or step % checkpoint_every == 0:
                 losses.check()
-                _check_sound(state, step, store)
+                check_sound(state, step, store)
                 log.sync()
                 past = {"batches": batches.get_state(), "seconds": clock.seconds(), "last": last, "due": due}
                 past["metrics"] = log.extent()
@@ -256,8 +256,10 @@ def _next_batch(batches: Batches, step: int) -> Mapping[str, np.ndarray]:
 @contextlib.contextmanager
 def _compiling(desc: str, step: int, writer: Writer) -> Iterator[None]:
     start = time.monotonic()
-    _log.info("%s: compiling the training step…", desc)
-    yield
+    doing = f"{desc}: compiling the training step"
+    _log.info("%s…", doing)
+    with still(doing):
+        yield
     seconds = time.monotonic() - start
     _log.info("%s: compiled and took the first step in %.1f s.", desc, seconds)
     writer.timing(step, {"first_step_seconds": seconds})
@@ -329,56 +331,9 @@ class _Clock:
         yield
         self._start += time.monotonic() - began
 
+    def left(self) -> float:
+        """Seconds until the limit; infinite without one."""
+        return math.inf if self._limit is None else self._limit - self.seconds()
+
     def is_up(self) -> bool:
         return self._limit is not None and self.seconds() >= self._limit
-
-
-class _LossWatch:
-    """Stops the run at the first non-finite loss or gradient.
-
-    It checks one step late, so that the device is always busy, and immediately before anything is written.
-    """
-
-    def __init__(self, store: CheckpointStore):
-        self._store = store
-        self._pending: tuple[int, dict[str, jax.Array]] | None = None
-        self.latest: dict[str, float] = {}
-
-    def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
-        self.check()
-        self._pending = (step, {name: metrics[name] for name in ("loss", "grad_norm")})
-
-    def check(self) -> None:
-        if self._pending is None:
-            return
-        step, pending = self._pending
-        self._pending = None
-        values = jax.device_get(pending)
-        for name in ("loss", "grad_norm"):
-            if not math.isfinite(values[name]):
-                raise _diverged(f"{name} is {values[name]}", step, self._store)
-        self.latest = {"loss": float(values["loss"])}
-
-
-def _check_sound(state: TrainState, step: int, store: CheckpointStore) -> None:
-    if not _is_sound(state):
-        raise _diverged("a parameter or the optimizer's state is not finite", step, store)
-
-
-@jax.jit
-def _is_sound(state: TrainState) -> jax.Array:
-    # Some optimizers store an infinity on purpose (the best loss so far); none stores a NaN.
-    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.params)]
-    numbers = [~jnp.any(jnp.isnan(leaf)) for leaf in jax.tree.leaves((state.opt_state, state.extra))]
-    return jnp.all(jnp.stack(finite + numbers))
-
-
-def _diverged(symptom: str, step: int, store: CheckpointStore) -> UserError:
-    steps = store.all_steps()
-    good = (
-        f"The last good checkpoint is of step {steps[-1]}: {store.path(steps[-1])}." if steps else "Nothing was saved."
-    )
-    return UserError(
-        f"Training diverged at step {step}: {symptom}. {good} Try a lower learning rate or a longer warm-up, gradient "
-        "clipping, or float32 instead of bfloat16, in a new workdir; the same command would diverge again."
-    )

@@ -4,8 +4,9 @@ import contextlib
 import logging
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tqdm import tqdm
 
@@ -19,11 +20,21 @@ class Progress:
     """Counts steps and images (or other units), and shows both with the values of the last step.
 
     Lines in a log file are half a minute apart over all bars of a process: a task of many short bars logs lines too.
+    What is left ends with the last step, or earlier with `seconds_left()`, for a run with a limit on its time.
     """
 
     _last_line = time.monotonic()
 
-    def __init__(self, desc: str, total: int | None = None, initial: int = 0, show: bool = True, unit: str = "images"):
+    def __init__(
+        self,
+        desc: str,
+        total: int | None = None,
+        initial: int = 0,
+        show: bool = True,
+        unit: str = "images",
+        seconds_left: Callable[[], float] | None = None,
+    ):
+        self._seconds_left = seconds_left
         self._desc, self._total, self._done, self._unit = desc, total, initial, unit
         self._images_per_step = 0
         self._images, self._since = 0, time.monotonic()
@@ -84,23 +95,52 @@ class Progress:
         }
 
     def _time_left(self, rate: float | None) -> dict[str, str]:
-        # The bar computes its own estimate.
-        if not self._lines or rate is None or self._total is None:
+        # The bar computes its own estimate, which knows the steps only.
+        if rate is None or self._total is None or not (self._lines or self._seconds_left):
             return {}
         seconds = (self._total - self._done) * self._images_per_step / rate
+        if self._seconds_left is not None:
+            seconds = min(seconds, max(self._seconds_left(), 0.0))
         return {"left": tqdm.format_interval(round(seconds))}
 
 
 @contextlib.contextmanager
 def progress(
-    desc: str, total: int | None = None, initial: int = 0, show: bool = True, unit: str = "images"
+    desc: str,
+    total: int | None = None,
+    initial: int = 0,
+    show: bool = True,
+    unit: str = "images",
+    seconds_left: Callable[[], float] | None = None,
 ) -> Iterator[Progress]:
-    """Shows the progress of the `with` block."""
-    bar = Progress(desc, total, initial, show, unit)
+    """Shows the progress of the `with` block; see `Progress`."""
+    bar = Progress(desc, total, initial, show, unit, seconds_left)
     try:
         yield bar
     finally:
         bar.close()
+
+
+@contextlib.contextmanager
+def still(doing: str) -> Iterator[None]:
+    """Says every half minute that the `with` block, which takes long and cannot be counted, goes on.
+
+    Args:
+      doing: what it does, such as "train: compiling the training step".
+    """
+    start, ended = time.monotonic(), threading.Event()
+
+    def speak() -> None:
+        while not ended.wait(_SECONDS_BETWEEN_LINES):
+            _log.info("%s, %.0f s so far…", doing, time.monotonic() - start)
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        speaker.join()
 
 
 def log_to_terminal() -> None:

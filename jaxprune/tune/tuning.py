@@ -1,7 +1,7 @@
 """Tunes a network to this device: the cheapest plan with bounded risk, or the safest plan with bounded cost."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,10 +9,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxprune import flops, parallel, reduction
-from jaxprune.bench.timing import OverRounds, interleaved
 from jaxprune.errors import UserError, quoted
 from jaxprune.evaluate import Batch, Stacked, run_over
-from jaxprune.evaluate.contestants import Runner, random_images
 from jaxprune.nn.host import Host
 from jaxprune.reduction import DENSE
 from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing
@@ -25,6 +23,7 @@ from jaxprune.tune.search import SHARES, Searched, search, thinned
 from jaxprune.tune.smaller import next_smaller
 from jaxprune.tune.store import Store
 from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
+from jaxprune.tune.whole_networks import Timed, timed_in_turns, timed_within, timing
 from jaxprune.weights.fingerprint import fingerprint
 
 SLACK = 0.05  # relative error allowed for predictions
@@ -96,10 +95,10 @@ def tune(
     front = [plans[index] for index in order]
     _log.info("Timing whole networks in turns: the dense one, and some of %d plans that no other beats.", len(front))
     if bound.on_cost:
-        finalists, timed = _timed_within(network, front, bound, settings, keep)
+        finalists, timed = timed_within(network.dense, network.smaller, front, bound, settings, keep)
     else:
         finalists = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
-        timed = _timed(network, finalists, settings, keep)
+        timed = timed_in_turns(network.dense, network.smaller, finalists, settings, keep)
     _log.info("Testing plans on %d other images.", len(halves.second))
     best, why, tests = _decision(finalists, timed, errors, bound, settings)
     if copies := count - len(halves.first) - len(halves.second):
@@ -180,7 +179,7 @@ class _Networks(NamedTuple):
 
 
 def _cost_table(network: _Networks, settings: Settings, store: Store) -> CostTable:
-    key = {"methods": network.methods, **_timing(settings)}
+    key = {"methods": network.methods, **timing(settings)}
     make = lambda: cost_table.measure(network.dense, network.methods, settings.batch_size, settings.rounds).as_json()
     return CostTable.from_json(store.text("cost table", make, **key))
 
@@ -276,44 +275,6 @@ class _Errors:
         return image_errors.Answers(arrays["values"], arrays["label"])
 
 
-Timed = Mapping[str, tuple[OverRounds, float]]  # {name: (seconds, megabytes)}
-
-
-def _timed(network: _Networks, plans: Sequence[Candidate], settings: Settings, store: Store) -> Timed:
-    """Times whole networks in turns: dense, a smaller one, and plans."""
-    networks = {DENSE: network.dense, SMALLER: network.smaller, **{plan.name: plan.model for plan in plans}}
-    networks = {name: model for name, model in networks.items() if model is not None}
-
-    def make() -> dict[str, np.ndarray]:
-        runners = {name: Runner(model, random_images(model, settings.batch_size)) for name, model in networks.items()}
-        turns = interleaved(runners, settings.rounds)
-        megabytes = [flops.temporary_bytes(runner.program) / 2**20 for runner in runners.values()]
-        return {
-            "seconds": np.array([[turn.wall for turn in turns[name]] for name in networks]),
-            "megabytes": np.array(megabytes),
-        }
-
-    smaller = "" if network.smaller is None else fingerprint(network.smaller)
-    part = "whole networks" + "".join(f", {plan.name}" for plan in plans[:1])
-    arrays = store.arrays(part, make, networks=list(networks), smaller=smaller, **_timing(settings))
-    measurements = zip(networks, arrays["seconds"], arrays["megabytes"], strict=True)
-    return {name: (OverRounds.of(seconds.tolist()), float(megabytes)) for name, seconds, megabytes in measurements}
-
-
-def _timed_within(
-    network: _Networks, front: Sequence[Candidate], bound: Bound, settings: Settings, store: Store
-) -> tuple[Sequence[Candidate], Timed]:
-    """Times some plans of the front at a time, the safest first, until one keeps to a bound on cost, or dense does."""
-    timed, end = {}, 0
-    while end == 0 or end < len(front):
-        plans, end = front[end : end + settings.most_tested], end + settings.most_tested
-        timed |= _timed(network, plans, settings, store)
-        costs = [Cost(timed[name][0].median, timed[name][1]) for name in (DENSE, *(plan.name for plan in plans))]
-        if any(bound.against(costs[0]).holds(cost, settings.batch_size) for cost in costs):
-            break
-    return front[:end], timed
-
-
 def _decision(
     plans: Sequence[Candidate], timed: Timed, errors: _Errors, bound: Bound, settings: Settings
 ) -> tuple[Candidate | None, str, dict[str, Tested]]:
@@ -353,12 +314,6 @@ def _decision(
 
 def _gflops(model: Any) -> float:
     return flops.of_model(model).total / 1e9
-
-
-def _timing(settings: Settings) -> dict[str, Any]:
-    """The settings that timings depend on."""
-    device = {"device": jax.devices()[0].device_kind, "platform": jax.devices()[0].platform}
-    return {"batch_size": settings.batch_size, "rounds": settings.rounds, **device}
 
 
 def _batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:

@@ -95,10 +95,10 @@ def test_plans_are_listed_with_cost_accuracy_and_agreement(part_of):
         "the patches."
     )
     assert table.rows == [
-        ["plan", "GFLOPs", "accuracy", "agreement", "rows", "rate"],
-        ["dense", "4.25", "0.8 (0.376–0.964) *", "1", "", ""],
-        ["topk", "2.5", "0.4 (0.118–0.769)", "0.6", "", ""],
-        ["ats", "2", "0.6 (0.231–0.882)", "0.4", "57.12 of 98, 30.4 of 49", "0.291, 0.155"],
+        ["plan", "accuracy", "agreement", "GFLOPs", "rows", "rate"],
+        ["dense", "0.8 (0.376–0.964) *", "1", "4.25", "", ""],
+        ["topk", "0.4 (0.118–0.769)", "0.6", "2.5", "", ""],
+        ["ats", "0.6 (0.231–0.882)", "0.4", "2", "57.12 of 98, 30.4 of 49", "0.291, 0.155"],
     ]
     plot, *pictures = part.figures
     assert plot.caption == (
@@ -119,5 +119,5 @@ def test_without_variable_counts_there_are_no_columns_for_them(part_of):
     rows = found.table({"dense": Costed(4.25), "topk": Costed(2.5)})
     (part,) = part_of(lambda section: plans_page.describe(section, rows, found, class_names=CLASSES[:2]))
     (table,) = part.tables
-    assert table.header == ["plan", "GFLOPs", "accuracy", "agreement"]
+    assert table.header == ["plan", "accuracy", "agreement", "GFLOPs"]
     assert table.caption.endswith("and agreement with the dense network.") and part.texts == []

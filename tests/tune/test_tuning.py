@@ -10,7 +10,7 @@ from jaxprune.errors import UserError
 from jaxprune.evaluate.forwards import pixels
 from jaxprune.nn.params import jitted
 from jaxprune.reduction import Plan
-from jaxprune.tune import Bound, Settings, blockwise, cost_table, tune, tuning
+from jaxprune.tune import Bound, Settings, blockwise, cost_table, tune, tuning, whole_networks
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.smaller import next_smaller
@@ -53,8 +53,8 @@ def counting_device(monkeypatch):
             self.seconds = sum(part.macs for part in cost_table.parts(model)) / 1e6
 
     monkeypatch.setattr(cost_table, "measure", measure)
-    monkeypatch.setattr(tuning, "interleaved", interleaved)
-    monkeypatch.setattr(tuning, "Runner", Runner)
+    monkeypatch.setattr(whole_networks, "interleaved", interleaved)
+    monkeypatch.setattr(whole_networks, "Runner", Runner)
     monkeypatch.setattr(tuning.flops, "temporary_bytes", lambda program: 2**20)
 
 
@@ -176,15 +176,15 @@ def test_a_bound_on_cost_is_looked_for_down_the_front(monkeypatch):
     seconds = {"dense": 2.0, "next smaller, dense": 0.1, "a": 1.2, "b": 1.1, "c": 0.9, "d": 0.5, "e": 0.4}
     asked = []
 
-    def timed(network, some, settings, store):
+    def timed(dense, smaller, some, settings, store):
         asked.append([each.name for each in some])
         names = ("dense", "next smaller, dense", *asked[-1])
         return {name: (OverRounds.of([seconds[name]]), 1.0) for name in names}
 
-    monkeypatch.setattr(tuning, "_timed", timed)
+    monkeypatch.setattr(whole_networks, "timed_in_turns", timed)
     front = [Candidate(name, "topk", (1,), 0.5, None, Cost(1.0, 1.0)) for name in "abcde"]
-    pick = lambda milliseconds, front: tuning._timed_within(
-        None, front, Bound("latency", milliseconds), Settings(most_tested=2), Store()
+    pick = lambda milliseconds, front: whole_networks.timed_within(
+        None, None, front, Bound("latency", milliseconds), Settings(most_tested=2), Store()
     )
     some, found = pick(1000.0, front)
     assert asked == [["a", "b"], ["c", "d"]] and [each.name for each in some] == list("abcd") and "e" not in found

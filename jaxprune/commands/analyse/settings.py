@@ -14,6 +14,11 @@ from jaxprune.reduction import DENSE, methods
 class Settings(inspection.ManyPlans, inspection.NetworkInspection):
     """Networks, plans, images, and what to compare."""
 
+    FIRST = (
+        *("run", "model.weights", "model.name", "networks", "plans"),
+        *("keep_rates", "reduction_loc", "num_images", "data.source", "data.path"),
+    )
+
     layers: tuple[int, ...] = number((), "blocks to compare, and the last; empty: those of reduction_loc", at_least=0)
     anchors: tuple[str, ...] = setting(("dense", "topk", "kmedoids"), "methods that the others are compared with")
     more_data: tuple[str, ...] = setting((), 'data sets for depth maps: "folder:path=DIR", "tfds:name=NAME,path=DIR"')

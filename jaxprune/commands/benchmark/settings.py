@@ -9,6 +9,11 @@ from jaxprune.commands.shared.settings import number, record, setting
 class Settings(inspection.Plans, inspection.ClassifierInspection):
     """A network, and plans to measure side by side."""
 
+    FIRST = (
+        *("run", "model.weights", "model.name", "plans", "keep_rate"),
+        *("reduction_loc", "batch_size", "rounds", "num_images", "data.path"),
+    )
+
     plans: tuple[str, ...] = setting(reduction.standalone(), "token-reduction plans")
     rounds: int = number(5, "timing rounds", at_least=0)
     num_images: int = number(1000, "held-out images, evenly spread; 0: all", at_least=0)

@@ -8,4 +8,9 @@ from jaxprune.commands.shared.settings import record, setting
 class Settings(inspection.Plans, inspection.ClassifierInspection):
     """A classifier, its held-out images, and plans to evaluate it under."""
 
+    FIRST = (
+        *("run", "model.weights", "model.name", "model.class_names", "data.source"),
+        *("data.path", "data.eval_split", "plans", "img_size", "only_present"),
+    )
+
     only_present: bool = setting(False, "True: predict only classes of the held-out images (ImageNet-A, ImageNet-R)")

@@ -18,6 +18,11 @@ FORMATS = {"stablehlo": (export.stablehlo, ".stablehlo"), "onnx": (export.onnx, 
 class Settings(inspection.OnePlan, inspection.NetworkInspection):
     """A network, a plan, and the files to write."""
 
+    FIRST = (
+        *("run", "model.weights", "model.name", "plan", "keep_rate"),
+        *("formats", "batch_size", "img_size", "images", "num_images"),
+    )
+
     formats: tuple[str, ...] = setting(("stablehlo",), 'or "onnx", or both')
     inputs: str = choice("uint8", 'pixels from 0 to 255, as "float32"; "normalized": without normalisation', INPUTS)
     images: str = setting("", "a folder or a picture for the comparison; empty: built-in scenes")

@@ -17,6 +17,11 @@ SPLITS = ("train", "eval")
 class Settings(inspection.OnePlan, inspection.NetworkInspection):
     """A network, a plan, images, and the features to write."""
 
+    FIRST = (
+        *("run", "model.weights", "model.name", "images", "features"),
+        *("format", "plan", "data.source", "data.path", "batch_size"),
+    )
+
     images: str = setting("", "a folder, a picture or a .txt list; empty: those of the run or of data")
     splits: tuple[str, ...] = setting(SPLITS, "splits of the data to write; classification needs both")
     features: tuple[str, ...] = setting(("pooled",), 'any of "cls", "pooled", "patches"')

@@ -68,6 +68,10 @@ class Settings(groups.Recipe):
     """A classifier, its optimizer, a plan, and images to train on."""
 
     TOGETHER = True
+    FIRST = (
+        *("data.source", "data.path", "model.name", "model.weights", "run"),
+        *("reduction.method", "reduction.keep_rate", "epochs", "max_minutes", "batch_size"),
+    )
 
     run: str = path("", "a run directory to start from, or set model.weights; neither: from scratch")
     trainable_blocks: int = number(-1, "last blocks to train, with norm and head; -1: all", at_least=-1, free=True)

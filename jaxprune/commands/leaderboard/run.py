@@ -24,7 +24,8 @@ from jaxprune.report.table import Table, as_text, column, write_csv
 from jaxprune.weights.fingerprint import fingerprint
 
 FILE = "leaderboard.csv"
-SHOWN = ("network", "plan", "accuracy", "agreement", "GFLOPs", "speed-up", "verdict")  # columns in the terminal
+# Columns in the terminal, and the first of the report's table: a narrow page shows the others behind a scroll bar.
+SHOWN = ("network", "plan", "accuracy", "speed-up", "verdict", "agreement", "GFLOPs")
 _IN_TERMINAL = ("name", "holds", "speed_up", "measured", "speeds")  # and of a check, above the reasons
 # Columns that the report leaves out of its table: most are the same for all plans of a network.
 HIDDEN = (*leaderboard.SETTINGS, "plan hash", "code", "data", "device", "jax")
@@ -194,7 +195,8 @@ def _readable(rows: Sequence[leaderboard.Row]) -> list[leaderboard.Row]:
 
 def _describe(section: Section, rows: Sequence[leaderboard.Row], config: Config) -> None:
     rows = _readable(rows)
-    cells = [{name: value for name, value in row.items() if name not in HIDDEN} for row in rows]
+    columns = dict.fromkeys((*SHOWN, *(name for name in rows[0] if name not in HIDDEN)))
+    cells = [{name: row[name] for name in columns} for row in rows]
     section.text(
         f"Batch {config.batch_size} on {rows[0]['device']}, {config.rounds} rounds, each timing all plans of a "
         f"network once, {rows[0]['images']} held-out images. Code {rows[0]['code']}, images {rows[0]['data']}."

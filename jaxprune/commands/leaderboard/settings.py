@@ -12,6 +12,11 @@ from jaxprune.config import Config
 class Settings(inspection.ManyPlans, inspection.ClassifierInspection):
     """Networks and plans to measure, or a leaderboard to check."""
 
+    FIRST = (
+        *("run", "model.weights", "model.name", "networks", "plans"),
+        *("keep_rates", "num_images", "data.path", "verify", "compare"),
+    )
+
     batch_size: int = number(8, "images a batch", at_least=1)
     rounds: int = number(7, "timing rounds, at least 2 for a range of speeds to check against", at_least=2)
     num_images: int = number(1000, "held-out images, evenly spaced; 0: all", at_least=0)

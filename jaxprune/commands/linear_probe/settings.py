@@ -19,6 +19,10 @@ class Settings(groups.Recipe):
     """A network, and images to train its classifier on."""
 
     TOGETHER = True
+    FIRST = (
+        *("run", "model.weights", "model.name", "data.source", "data.path"),
+        *("epochs", "max_minutes", "batch_size", "model.global_pool", "optimizer.base_lr"),
+    )
 
     data: groups.Data = groups.Data(crop=RANDOM_CLIPPED, crop_scale=(0.08, 1.0))
     run: str = path("", "a run directory to probe; for a published file set model.weights")

@@ -15,6 +15,11 @@ class Annotations:
 class Settings(inspection.Ranked):
     """Annotated images, and scorers of their patches."""
 
+    FIRST = (
+        *("run", "model.weights", "model.name", "scorers", "source"),
+        *("unseen", "keep_rates", "num_images", "img_size", "proposal"),
+    )
+
     scorers: tuple[str, ...] = inspection.scorer_texts(("random", "centre", "norm"))
     proposal_size: int = number(0, "shorter side of its input; 0: 224, or the images' if larger", at_least=0)
     source: str = setting("scenes", "scenes (built in, exact masks), yolo, masks, voc, coco or tfds")

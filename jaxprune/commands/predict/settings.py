@@ -9,6 +9,11 @@ from jaxprune.config import Config
 class Settings(inspection.ClassifierInspection):
     """A classifier and a picture."""
 
+    FIRST = (
+        *("run", "model.weights", "model.name", "image"),
+        *("model.class_names", "img_size", "workdir"),
+    )
+
     image: str = setting("", 'a file, or "scenes": a built-in picture')
 
     @staticmethod

@@ -56,6 +56,10 @@ class Settings(groups.Recipe):
     """A framework, its optimizer, and images to pre-train on."""
 
     TOGETHER = True
+    FIRST = (
+        *("data.source", "data.path", "data.img_size", "mim.name", "mim.encoder"),
+        *("mim.reconstruction", "mim.throw_ratio", "epochs", "max_minutes", "batch_size"),
+    )
 
     mim: Framework = PR_MIM
     masks_on_host: bool = setting(False, "draw furthest-point masks in the data workers (PR-MIM Sec. 3.2)", free=True)

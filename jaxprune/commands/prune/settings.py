@@ -11,6 +11,11 @@ from jaxprune.config import Config
 class Settings(inspection.Scorers, inspection.ClassifierInspection):
     """A classifier, and scorers that prune it."""
 
+    FIRST = (
+        *("run", "model.weights", "model.name", "scorers", "keep_rates"),
+        *("proposal", "weights", "num_images", "data.source", "data.path"),
+    )
+
     scorers: tuple[str, ...] = inspection.scorer_texts(("papr", "grad_cam", "cam", "score_cam:top_channels=32"))
     proposal_size: int = number(0, "shorter side of its input; 0: 224, or the images' if larger", at_least=0)
     keep_rates: tuple[float, ...] = number((0.7, 0.6, 0.5, 0.4), "shares of the patches to keep", above=0, at_most=1)

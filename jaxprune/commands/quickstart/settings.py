@@ -31,6 +31,10 @@ class Settings(settings.Settings):
     """
 
     TRAINS = True
+    FIRST = (
+        *("scratch.base_lr", "scratch.layer_decay", "pretrain.epochs", "finetune.epochs", "pretrain.data.source"),
+        *("pretrain.data.path", "pretrain.mim.name", "ranker.epochs", "workdir", "seed"),
+    )
 
     scratch: Scratch = Scratch()
 

@@ -15,6 +15,11 @@ from jaxprune.recover.rivals import CHANGES
 class Settings(inspection.Plans, inspection.NetworkInspection):
     """A network, plans to heal it under, and rivals to heal for the same time."""
 
+    FIRST = (
+        *("run", "model.weights", "model.name", "plans", "keep_rates"),
+        *("minutes", "rivals", "trainable", "data.source", "data.path"),
+    )
+
     plans: tuple[str, ...] = setting(("tome:rounds=2",), "token-reduction plans, each healed")
     keep_rates: tuple[float, ...] = number((), "one network for several rates, one drawn a step", above=0, at_most=1)
     rivals: tuple[str, ...] = setting((), 'healed likewise: "img_size=182", "patch_size=16", "depth=9", or a network')

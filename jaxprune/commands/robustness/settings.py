@@ -12,6 +12,11 @@ from jaxprune.data.corruptions import NAMES, SEVERITIES, Corruption
 class Settings(inspection.Plans, inspection.ClassifierInspection):
     """A classifier, corruptions of its held-out images, and plans to evaluate it under."""
 
+    FIRST = (
+        *("run", "model.weights", "model.name", "corruptions", "severities"),
+        *("published", "plans", "num_images", "data.source", "data.path"),
+    )
+
     corruptions: tuple[str, ...] = setting(NAMES, "names of the corruptions")
     severities: tuple[int, ...] = setting(SEVERITIES, "from 1 to 5")
     published: str = setting("", "TFDS name of corrupted sets, such as imagenet2012_corrupted; empty: computed here")

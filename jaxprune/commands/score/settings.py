@@ -12,6 +12,11 @@ from jaxprune.data.pictures import require_there
 class Settings(inspection.Ranked):
     """Pictures, and scorers of their patches."""
 
+    FIRST = (
+        *("images", "scorers", "keep_rates", "run", "model.weights"),
+        *("model.name", "proposal", "weights", "num_pictures", "img_size"),
+    )
+
     images: str = setting("", 'a folder, one picture or video, or "scenes": the built-in scenes')
     scorers: tuple[str, ...] = inspection.scorer_texts(("papr", "cam", "norm", "centre", "random"))
     model: groups.Model = groups.Model(name="vit_base_patch16_224")

@@ -203,6 +203,11 @@ class Settings:
 
     TRAINS: ClassVar[bool] = False  # whether the command records its config, and resumes after an interruption
     TOGETHER: ClassVar[bool] = False  # whether it can run on several processes
+    # The keys that its help lists first; a config need not have all of them.
+    FIRST: ClassVar[tuple[str, ...]] = (
+        *("run", "model.weights", "model.name", "data.source", "data.path", "data.eval_split"),
+        *("num_images", "img_size", "batch_size", "workdir"),
+    )
 
     @classmethod
     def defaults(cls, **changes: Any) -> Config:

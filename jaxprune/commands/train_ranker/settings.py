@@ -47,6 +47,11 @@ class Settings(groups.Recipe):
     With `config.pretrain`, a config of `pretrain`, the autoencoder is pre-trained first.
     """
 
+    FIRST = (
+        *("data.source", "data.path", "label_model", "ranker.name", "epochs"),
+        *("max_minutes", "batch_size", "data.img_size", "labels.mask_ratio", "optimizer.base_lr"),
+    )
+
     label_model: str = path("", "run directory, or weights of `mim`, that makes the labels; empty: that of `pretrain`")
     mim: pretraining.Framework = pretraining.Framework(**pretraining.NETWORKS, norm_pix_loss=False)
     expects: str = setting("full", "the reconstruction it was trained with; there is a warning if it differs")

@@ -15,20 +15,21 @@ from jaxprune.tune.tuned import SMALLER, Row, Tuned
 class TunedRow:
     """A network considered: its cost, its risk, and whether it is certified; what was not measured is empty."""
 
+    # What the command is run for comes first: a narrow page shows the rest behind a scroll bar.
     plan: str = column("plan")
     choice: str = column("chosen")
-    front: str = column("front")
-    gflops: float = column("GFLOPs", format=".3g")
-    images_per_second: float = column("images/s", format=".3g", best="max")
-    latency: float | str = column("latency", "ms", format=".3g")
-    predicted: float | str = column("predicted", "ms", format=".3g")
-    megabytes: float = column("MiB", format=".3g")
-    risk: Interval | str = column("risk", format=".3g")
-    images: int | str = column("n")
-    tested: str = column("tested")
-    p_value: float | str = column("p", format=".3g")
-    limit: float | str = column("risk at most", format=".3g")
     certified: str = column("certified")
+    latency: float | str = column("latency", "ms", format=".3g")
+    risk: Interval | str = column("risk", format=".3g")
+    limit: float | str = column("risk at most", format=".3g")
+    tested: str = column("tested")
+    images_per_second: float = column("images/s", format=".3g", best="max")
+    gflops: float = column("GFLOPs", format=".3g")
+    megabytes: float = column("MiB", format=".3g")
+    predicted: float | str = column("predicted", "ms", format=".3g")
+    front: str = column("front")
+    images: int | str = column("n")
+    p_value: float | str = column("p", format=".3g")
 
 
 def table(tuned: Tuned) -> Table[TunedRow]:

@@ -24,7 +24,7 @@ from jaxprune.tune.store import Store
 
 FOLDER = "tuned"
 PLAN = "plan.txt"
-_IN_TERMINAL = ("plan", "images_per_second", "latency", "predicted", "risk", "images", "tested")  # columns
+_IN_TERMINAL = ("plan", "choice", "certified", "latency", "predicted", "risk", "images", "tested")  # columns
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:

@@ -21,6 +21,11 @@ KEPT = (0.8, 0.65, 0.5, 0.35, 0.2)
 class Settings(inspection.NetworkInspection):
     """A network, the bound that a plan has to keep, and where to search for it."""
 
+    FIRST = (
+        *("run", "model.weights", "model.name", "bound", "value"),
+        *("methods", "num_images", "data.source", "data.path", "batch_size"),
+    )
+
     batch_size: int = number(8, "whose cost counts: 1 for the latency of a single image", at_least=1)
     bound: str = setting("agreement", 'or "accuracy", "speedup", "latency", "throughput", "memory"')
     value: float = number(0.95, "the bound: share from 0 to 1, times as fast, ms per batch, images/s, or MiB", above=0)

@@ -9,6 +9,11 @@ from jaxprune.config import Config
 class Settings(inspection.Inspection):
     """A pre-training run, and the images to reconstruct."""
 
+    FIRST = (
+        *("run", "image", "num_images", "data.source"),
+        *("data.path", "batch_size", "workdir"),
+    )
+
     image: str = setting("", "a picture; empty: held-out images")
     num_images: int = number(8, "held-out images to draw", at_least=1)
 

@@ -25,7 +25,7 @@ class PlanResult:
 
 @dataclasses.dataclass(frozen=True)
 class PlanRow:
-    """The cost and the scores of a contestant."""
+    """The scores and the cost of a contestant; what it is evaluated for comes first."""
 
     plan: str = column("plan")
     gflops: float = column("GFLOPs", format=".3g")
@@ -55,7 +55,8 @@ class Comparison(NamedTuple):
 
     def table(self, contestants: Mapping[str, Contestant]) -> Table[PlanRow]:
         """Returns a row for each contestant."""
-        return Table(PlanRow(name, c.gflops(), self.result(name)) for name, c in contestants.items())
+        rows = (PlanRow(name, c.gflops(), self.result(name)) for name, c in contestants.items())
+        return Table(rows, ("plan", "accuracy", "agreement", "gflops", "tokens", "rate"))
 
 
 def compare(

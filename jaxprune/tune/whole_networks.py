@@ -1,0 +1,61 @@
+"""The time and the memory of whole networks on this device: dense, a smaller one, and under plans."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxprune import flops
+from jaxprune.bench.timing import OverRounds, interleaved
+from jaxprune.evaluate.contestants import Runner, random_images
+from jaxprune.reduction import DENSE
+from jaxprune.tune.candidates import Candidate
+from jaxprune.tune.cost_table import Cost
+from jaxprune.tune.requirement import Bound
+from jaxprune.tune.store import Store
+from jaxprune.tune.tuned import SMALLER, Settings
+from jaxprune.weights.fingerprint import fingerprint
+
+Timed = Mapping[str, tuple[OverRounds, float]]  # {name: (seconds, megabytes)}
+
+
+def timed_in_turns(dense: Any, smaller: Any, plans: Sequence[Candidate], settings: Settings, store: Store) -> Timed:
+    """Times whole networks in turns: dense, a smaller one (or None), and plans."""
+    networks = {DENSE: dense, SMALLER: smaller, **{plan.name: plan.model for plan in plans}}
+    networks = {name: model for name, model in networks.items() if model is not None}
+
+    def make() -> dict[str, np.ndarray]:
+        runners = {name: Runner(model, random_images(model, settings.batch_size)) for name, model in networks.items()}
+        turns = interleaved(runners, settings.rounds)
+        megabytes = [flops.temporary_bytes(runner.program) / 2**20 for runner in runners.values()]
+        return {
+            "seconds": np.array([[turn.wall for turn in turns[name]] for name in networks]),
+            "megabytes": np.array(megabytes),
+        }
+
+    digest = "" if smaller is None else fingerprint(smaller)
+    part = "whole networks" + "".join(f", {plan.name}" for plan in plans[:1])
+    arrays = store.arrays(part, make, networks=list(networks), smaller=digest, **timing(settings))
+    measurements = zip(networks, arrays["seconds"], arrays["megabytes"], strict=True)
+    return {name: (OverRounds.of(seconds.tolist()), float(megabytes)) for name, seconds, megabytes in measurements}
+
+
+def timed_within(
+    dense: Any, smaller: Any, front: Sequence[Candidate], bound: Bound, settings: Settings, store: Store
+) -> tuple[Sequence[Candidate], Timed]:
+    """Times some plans of the front at a time, the safest first, until one keeps to a bound on cost, or dense does."""
+    timed, end = {}, 0
+    while end == 0 or end < len(front):
+        plans, end = front[end : end + settings.most_tested], end + settings.most_tested
+        timed |= timed_in_turns(dense, smaller, plans, settings, store)
+        costs = [Cost(timed[name][0].median, timed[name][1]) for name in (DENSE, *(plan.name for plan in plans))]
+        if any(bound.against(costs[0]).holds(cost, settings.batch_size) for cost in costs):
+            break
+    return front[:end], timed
+
+
+def timing(settings: Settings) -> dict[str, Any]:
+    """The settings that timings depend on."""
+    device = {"device": jax.devices()[0].device_kind, "platform": jax.devices()[0].platform}
+    return {"batch_size": settings.batch_size, "rounds": settings.rounds, **device}
