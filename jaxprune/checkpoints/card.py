@@ -18,7 +18,12 @@ CARD = "model.json"
 FORMAT = 2
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
-_KINDS = {"model": "a network", "mim": "a pre-training framework", "ranker": "a ranker of patches"}
+_KINDS = {
+    "model": "a network",
+    "dense": "a segmentation network",
+    "mim": "a pre-training framework",
+    "ranker": "a ranker of patches",
+}
 
 
 @dataclasses.dataclass(frozen=True)

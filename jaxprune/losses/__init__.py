@@ -1,7 +1,7 @@
 """Losses as plain functions of arrays, beside those of optax such as cross-entropy."""
 
 from jaxprune.losses.distillation import feature_distillation, kl_distillation, token_distillation
-from jaxprune.losses.exits import exit_losses
+from jaxprune.losses.exits import distilled_exit_loss, exit_losses
 from jaxprune.losses.keep_rate import ratio_loss
 from jaxprune.losses.multi_label import asymmetric_loss
 from jaxprune.losses.pixels import pixel_accuracy, pixel_cross_entropy
@@ -10,6 +10,7 @@ from jaxprune.losses.reconstruction import masked_mse
 
 __all__ = [
     "asymmetric_loss",
+    "distilled_exit_loss",
     "exit_losses",
     "feature_distillation",
     "focused_rank_loss",

@@ -16,6 +16,16 @@ class AroundHost(nnx.Module):
 
     encoder: Host
 
+    @property
+    def plan(self) -> Any:
+        """The plan that the host follows, or None."""
+        return self.encoder.plan
+
+    @property
+    def pruner(self) -> Any:
+        """The host's scorer in front of the blocks, or None."""
+        return self.encoder.pruner
+
 
 def host_of(model: Any) -> Any:
     """The host of a network around one; any other network is its own."""

@@ -7,9 +7,9 @@ import pytest
 from flax import nnx
 from support import quick_compile
 
-from jaxprune import dense, reduction
+from jaxprune import checkpoints, dense, reduction
 from jaxprune.errors import UserError
-from jaxprune.nn.params import merge, split
+from jaxprune.nn.params import merge, split, variables
 
 SIZES = {"img_size": (24, 32), "patch_size": 4, "embed_dim": 16, "depth": 4, "num_heads": 2}
 SMALL = {"features": 8, "auxiliary_features": 8, "head_heads": 2, "layers": 1, "dropout": 0.5}
@@ -78,3 +78,14 @@ def test_dropout_needs_a_key():
     model = build("fcn")
     with pytest.raises(UserError, match="needs a key"):
         model(images(), train=True)
+
+
+@pytest.mark.parametrize("name", dense.methods())
+def test_saved_and_loaded(name, tmp_path):
+    fast = reduction.apply(build(name), reduction.Plan("topk", keep_rate=0.5, reduction_loc=(1,)))
+    checkpoints.save_model(fast, tmp_path / "seg.safetensors")
+    loaded = checkpoints.load_model(tmp_path / "seg.safetensors")
+    assert loaded.plan == fast.plan and loaded.preprocessing == fast.preprocessing
+    first, second = variables(fast), variables(loaded)
+    assert set(first) == set(second)
+    assert all(np.array_equal(first[key][...], second[key][...]) for key in first)

@@ -59,7 +59,12 @@ class Segmenter(AroundHost):
     def features(
         self, images: Float[Array, "b h w c"], *, train: bool = False, key: PRNGKeyArray | None = None
     ) -> list[Float[Array, "b _ _ _"]]:
-        """The maps that the head reads, dense under any plan."""
+        """The maps that the head reads, dense under any plan.
+
+        Raises:
+          UserError: the images are of an integer dtype.
+        """
+        require_float(images)
         return self.encoder.forward_intermediates(
             images,
             self.indices,
@@ -91,7 +96,6 @@ class Segmenter(AroundHost):
         Raises:
           UserError: the images are of an integer dtype.
         """
-        require_float(images)
         keys = _keys(key)
         logits = self.decode(self.features(images, train=train, key=keys[0]), train=train, key=keys[1])
         return upsampled(next(iter(logits.values())), images)
@@ -111,7 +115,6 @@ class Segmenter(AroundHost):
         Args:
           ignored, valid_only: see `losses.pixels.pixel_cross_entropy`.
         """
-        require_float(images)
         keys = _keys(key)
         logits = self.decode(self.features(images, train=train, key=keys[0]), train=train, key=keys[1])
         return self.loss_of(logits, labels, ignored=ignored, valid_only=valid_only)

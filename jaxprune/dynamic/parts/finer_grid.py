@@ -4,6 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxprune.dynamic.parts.adaptive_average import adaptive_matrix
+
 
 def finer_matrix(old: int, new: int) -> Float[np.ndarray, "{new} {old}"]:
     """Returns the resize of one side, float32: nearest to 2·old, then an adaptive average to `new`.
@@ -11,9 +13,7 @@ def finer_matrix(old: int, new: int) -> Float[np.ndarray, "{new} {old}"]:
     >>> finer_matrix(2, 3).tolist()
     [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
     """
-    doubled = np.repeat(np.eye(old), 2, axis=0)
-    means = [doubled[row * 2 * old // new : -(-(row + 1) * 2 * old // new)].mean(0) for row in range(new)]
-    return np.stack(means).astype(np.float32)
+    return np.ascontiguousarray(adaptive_matrix(2 * old, new) @ np.repeat(np.eye(old, dtype=np.float32), 2, axis=0))
 
 
 def finer_tokens(tokens: Float[Array, "*lead n d"], matrix: Float[np.ndarray, "new old"]) -> Float[Array, "*lead m d"]:
