@@ -24,7 +24,7 @@ def cascade():
 
 @pytest.fixture(scope="module")
 def images():
-    return np.random.default_rng(0).integers(0, 256, (37, 16, 16, 3)).astype(np.uint8)
+    return np.random.default_rng(0).integers(0, 256, (38, 16, 16, 3)).astype(np.uint8)
 
 
 @pytest.fixture(scope="module")
