@@ -102,7 +102,8 @@ def run(path: Path, names: dict) -> None:
         exec(compile(block, page_id(path), "exec"), names)
 
 
-METHODS = [path for path in pages() if path.parent.name in FAMILIES and python(path)]
+# An engine decides on the host, so the examples of networks with exits run; those of other methods are traced.
+METHODS = [path for path in pages() if path.parent.name in FAMILIES and path.parent.name != "dynamic" and python(path)]
 GUIDES = [path for path in pages() if path not in METHODS and python(path)]
 
 
