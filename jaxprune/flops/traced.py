@@ -20,7 +20,7 @@ def multiply_accumulates(model: Any, call: Callable[..., Any], *inputs: Any) -> 
 
     Args:
       model: the network, or its abstract form under `nnx.eval_shape`.
-      inputs: arrays, or `jax.ShapeDtypeStruct`s.
+      inputs: arrays, or shapes as `jax.ShapeDtypeStruct`.
     """
     graph, state = nnx.split(model)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)

@@ -1,6 +1,7 @@
 """K-Medoids: keep the most central token of every cluster (Haurum et al., 2023, Sec. 3; Marin et al., 2023)."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +16,14 @@ MODES = ("reference", "textbook")
 
 
 def seed(
-    distance: clusters.Distances, shape: tuple[int, int], num_clusters: int, first: Int[Array, ""] | int, mode: str
+    distance: clusters.Distances, shape: tuple[Any, int], num_clusters: int, first: Int[Array, ""] | int, mode: str
 ) -> Int[Array, "b k"]:
     """Initial centres without weights: farthest-point sampling from token `first`.
 
     "reference" measures the distance to the farthest chosen token, "textbook" to the nearest.
 
     Args:
-      shape: (b, n).
+      shape: (b, n); b may be symbolic.
     """
     join = jnp.maximum if mode == "reference" else jnp.minimum
     images = jnp.arange(shape[0])

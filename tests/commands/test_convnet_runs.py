@@ -33,6 +33,7 @@ def trained(tmp_path_factory):
     return workdir, run(workdir)
 
 
+@pytest.mark.slow
 def test_its_statistics_are_learned_and_stored(trained):
     workdir, summary = trained
     statistics = load_running(workdir)

@@ -127,6 +127,7 @@ SIZES = {"img_size": 28, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_class
 SPREAD = nnx.initializers.normal(0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reuse", [(True, True), (True, False), (False, True), (False, False)])
 def test_the_engine_equals_all_exits_at_once(reuse):
     features, relations = reuse

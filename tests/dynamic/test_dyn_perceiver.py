@@ -165,6 +165,7 @@ def test_gradients_and_running_statistics(step):
 SIZES = {"img_size": 32, "width": 8, "bottleneck": False, "layers": (1,) * 4, "num_latents": 8, "num_classes": 4}
 
 
+@pytest.mark.slow
 def test_the_engine_equals_all_exits_at_once():
     model = dynamic.create("dyn_perceiver", **SIZES, kernel_init=nnx.initializers.normal(0.1), rngs=nnx.Rngs(0))
     images = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3)).astype(np.uint8)
@@ -186,6 +187,7 @@ def test_published_costs():
     np.testing.assert_allclose([first, second, last], [0.632, 1.02, 1.206], rtol=0.02)
 
 
+@pytest.mark.slow
 def test_statistics_move_only_in_training():
     model = dynamic.create("dyn_perceiver", **SIZES, rngs=nnx.Rngs(0))
     images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype(np.uint8)

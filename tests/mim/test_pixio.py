@@ -98,6 +98,7 @@ def test_learned_positions_are_saved_with_the_weights():
         np.testing.assert_array_equal(variable[...], variables(model)[name][...], err_msg=name)
 
 
+@pytest.mark.slow
 # Measured here; the share of a full forward pass at 256 pixels.
 @pytest.mark.parametrize(("size", "share"), [("base", 0.588), ("large", 0.716), ("huge", 0.806)])
 def test_pr_mim_saves_most_of_a_deep_decoder(size, share):

@@ -65,7 +65,7 @@ def test_tubes_that_a_scorer_drops_are_never_embedded():
         ("l2", "kmedoids", "sit"),
         ("l1", "evit", "dpc_knn"),
         ("linf", "sinkhorn", "dynamicvit"),
-        ("tome", "l2", "ats"),
+        ("l2", "tome", "ats"),
     ],
     ids="+".join,
 )

@@ -90,6 +90,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("style", "removal"), TABLE)
 def test_a_removal_is_what_whole_calls_of_the_networks_give(style, removal):
     model, removals = autoencoder(style), removed(style, removal)

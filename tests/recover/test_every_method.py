@@ -12,8 +12,11 @@ from jaxprune.train.writer import read_metrics
 SIZES = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depth": 4, "num_heads": 2}
 
 
+ON_IMAGES = [name for name, cls in sorted(reduction.methods().items()) if 2 in cls.dims]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("method", sorted(reduction.methods()))
+@pytest.mark.parametrize("method", ON_IMAGES)
 def test_the_loss_falls(method, tmp_path):
     teacher = models.create("vit", **SIZES, num_classes=3, kernel_init=nnx.initializers.normal(0.2), rngs=nnx.Rngs(0))
     where = reduction.methods()[method].where

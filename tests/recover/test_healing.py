@@ -3,11 +3,12 @@
 import json
 
 import chex
+import jax
 import numpy as np
 import pytest
 from flax import nnx
 
-from jaxprune import models, recover, reduction
+from jaxprune import models, parallel, recover, reduction
 from jaxprune.checkpoints import load_model, save_model
 from jaxprune.data.arrays import of_arrays
 from jaxprune.errors import UserError
@@ -31,10 +32,10 @@ def teacher():
     return models.create("vit", **SIZES, num_classes=3, kernel_init=SPREAD, rngs=nnx.Rngs(0))
 
 
-def healed(student, teacher, workdir, **settings):
+def healed(student, teacher, workdir, mesh=None, **settings):
     settings = {"steps": 6, "batch_size": 8, "evaluations": 2, "easing": 0.0, **settings}
     images = of_arrays(pictures())
-    return recover.heal(student, teacher, images, images, recover.Settings(**settings), workdir=workdir)
+    return recover.heal(student, teacher, images, images, recover.Settings(**settings), workdir=workdir, mesh=mesh)
 
 
 @pytest.mark.parametrize("off", [{"minutes": 0.0}, {"features": 0.0, "patches": 0.0, "logits": 0.0, "minutes": 1.0}])
@@ -64,6 +65,7 @@ def test_it_comes_closer_to_its_teacher(trainable, rate, teacher, tmp_path):
     chex.assert_trees_all_equal(split(load_model(tmp_path / "healed.safetensors")).params, after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"easing": 0.5, "stages": 1}, {"keep_rates": (0.75, 0.5)}])
 def test_an_interrupted_run_ends_with_the_same_weights(settings, teacher, tmp_path, monkeypatch):
     fast = reduction.apply(teacher, PLAN)
@@ -99,6 +101,7 @@ def test_the_best_of_the_evaluations_is_the_result(teacher, tmp_path):
     assert result.step in [row["step"] for row in rows if row["agreement"] + row["cosine"] == best]
 
 
+@pytest.mark.slow
 def test_minutes_become_steps_once(teacher, tmp_path):
     fast = reduction.apply(teacher, PLAN)
     result = healed(fast, teacher, tmp_path, steps=0, minutes=0.02)
@@ -107,6 +110,7 @@ def test_minutes_become_steps_once(teacher, tmp_path):
     chex.assert_trees_all_equal(split(again.model).params, split(result.model).params)
 
 
+@pytest.mark.slow
 def test_students_of_other_sizes_learn_too(teacher, tmp_path):
     smaller = models.create("vit", **{**SIZES, "img_size": 8}, num_classes=3, rngs=nnx.Rngs(1))
     narrow = models.create("vit", **{**SIZES, "embed_dim": 8}, num_classes=3, rngs=nnx.Rngs(1))
@@ -147,3 +151,17 @@ def test_what_cannot_work_is_refused(settings, message, teacher, tmp_path):
 def test_images_are_an_array_of_pixels(teacher):
     with pytest.raises(UserError, match=r"uint8 \(n, h, w, 3\)"):
         recover.recover(teacher, pictures() / 255, teacher=teacher)
+
+
+@pytest.mark.eight_devices
+@pytest.mark.parametrize("trainable", ["all", "lora:2"])
+def test_eight_devices_heal_like_one(trainable, teacher, tmp_path):
+    fast = reduction.apply(teacher, PLAN)
+    meshes = {"one": parallel.make_mesh(devices=jax.devices()[:1]), "eight": parallel.make_mesh()}
+    results = {name: healed(fast, teacher, tmp_path / name, mesh, trainable=trainable) for name, mesh in meshes.items()}
+    losses = {
+        name: [row["loss"] for row in read_metrics(tmp_path / name) if row["split"] == "train"] for name in meshes
+    }
+    assert len(losses["one"]) > 1
+    np.testing.assert_allclose(losses["eight"], losses["one"], atol=1e-5)
+    assert results["eight"].after == pytest.approx(results["one"].after, abs=1e-4)

@@ -77,6 +77,7 @@ def test_refuses_fewer_than_half():
         Plan("mctf", 0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["registers", "relative"])
 @pytest.mark.parametrize("look_ahead", PLACES)
 def test_every_place_learns_and_is_equal_in_blocks(look_ahead, on):

@@ -93,6 +93,7 @@ def record(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", [*STYLES, *SWINS])
 def test_grad_cam_explains_the_logits_of_the_network(style, monkeypatch):
     model, logits = network(style), []

@@ -51,6 +51,7 @@ def test_different_images_are_no_copies():
     np.testing.assert_array_equal(first_of_copies(shown(np.concatenate([clips, clips])), 12), [*range(6), *range(6)])
 
 
+@pytest.mark.slow
 def test_a_tuning_counts_copies_once_and_says_so(monkeypatch):
     model = models.create("vit", **SIZES, rngs=nnx.Rngs(0))
     images = pictures(24, 16)

@@ -36,6 +36,7 @@ def logits_of(network, images):
     return np.asarray(jitted(network, lambda network, images: network(images)[0])(images))
 
 
+@pytest.mark.slow
 def test_every_candidate_is_reloaded_from_its_text_in_a_fresh_process(tmp_path):
     assert set(METHODS) <= set(default_methods())
     model = models.create("vit", **SIZES, kernel_init=nnx.initializers.normal(0.3), rngs=nnx.Rngs(0))

@@ -108,6 +108,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", slow_but(["smaller"], SIZES))
 @pytest.mark.parametrize("style", STYLES)
 def test_every_way_to_open_a_style_gives_the_tables_of_load_pretrained(style, size, tmp_path):

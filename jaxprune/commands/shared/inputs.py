@@ -104,8 +104,11 @@ def prepared_as(record: Preprocessing) -> dict[str, Any]:
     return {"eval_crop": values.pop("crop"), **values}
 
 
-def recorded_config(run: str | Path) -> dict[str, Any]:
+def recorded_config(run: str | Path, *, group: str = "") -> dict[str, Any]:
     """The config of a run directory.
+
+    Args:
+      group: settings that it has to have, such as "data".
 
     Raises:
       UserError: it is missing or damaged.
@@ -113,7 +116,7 @@ def recorded_config(run: str | Path) -> dict[str, Any]:
     path = Path(run) / workdirs.CONFIG
     try:
         recorded = json.loads(read_text(path))["config"]
-        if not isinstance(recorded, dict) or not isinstance(recorded["data"], dict):
+        if not isinstance(recorded, dict) or (group and not isinstance(recorded[group], dict)):
             raise ValueError("no settings")
         return recorded
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -152,7 +155,7 @@ def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> C
     """
     if not has_images(origin, config):
         raise UserError(no_images(origin, config))
-    recorded = {} if config.data.source else recorded_config(origin)
+    recorded = {} if config.data.source else recorded_config(origin, group="data")
     # The built-in scenes depend on the seed.
     seed = {"seed": recorded["seed"]} if recorded else {}
     values = recorded["data"] if recorded else config.data.to_dict()
