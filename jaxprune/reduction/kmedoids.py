@@ -26,16 +26,17 @@ def seed(
       shape: (b, n); b may be symbolic.
     """
     join = jnp.maximum if mode == "reference" else jnp.minimum
-    images = jnp.arange(shape[0])
+    tokens, places = jnp.arange(shape[1])[None, :], jnp.arange(num_clusters)[None, :]
 
     def add(i, state):
         centres, far, free = state
         centre = jnp.argmax(jnp.where(free, far, -1), axis=1).astype(jnp.int32)
-        return centres.at[:, i].set(centre), join(far, distance.of(centre)), free.at[images, centre].set(False)
+        centres = jnp.where(places == i, centre[:, None], centres)
+        return centres, join(far, distance.of(centre)), free & (tokens != centre[:, None])
 
     start = jnp.full((shape[0],), first, jnp.int32)
-    centres = jnp.zeros((shape[0], num_clusters), jnp.int32).at[:, 0].set(start)
-    free = jnp.ones(shape, bool).at[images, start].set(False)
+    centres = jnp.where(places == 0, start[:, None], 0).astype(jnp.int32)
+    free = tokens != start[:, None]
     return jax.lax.fori_loop(1, num_clusters, add, (centres, distance.of(start), free))[0]
 
 

@@ -60,7 +60,8 @@ def networks() -> dict[str, Arrays]:
 def network(name: str, tensors: Arrays) -> Arrays:
     # K-Medoids needs a block before it.
     loc = CONFIG["loc"] if name != "kmedoids" else [1, 3]
-    plan = Plan(METHODS.get(name, name), keep_rate=CONFIG["keep"], reduction_loc=tuple(loc))
+    trained = {"equal_weights": False} if name == "dpcknn" else {}
+    plan = Plan(METHODS.get(name, name), keep_rate=CONFIG["keep"], reduction_loc=tuple(loc), **trained)
     fast = reduction.apply(vit(), plan, rngs=nnx.Rngs(0))
     own = {key: tensor for key, tensor in to_published(perturbed(fast)).items() if key not in tensors}
     checkpoints.load_pretrained(fast, {**tensors, **own})
