@@ -3,13 +3,14 @@
 from typing import Any
 
 import jax
-import numpy as np
 from flax import nnx
 
 from jaxprune import reduction
 from jaxprune.data.augment import normalize, random_flip
 from jaxprune.nn.host import Host
+from jaxprune.nn.images import renormalized
 from jaxprune.nn.params import merge, split
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.recover.distance import distance, view
 from jaxprune.recover.learning import Learning, learning
 from jaxprune.recover.rates import ByStep, falling, in_turn, require_same_parameters
@@ -70,10 +71,7 @@ class Lesson:
         return loss_fn
 
 
-def as_read_by(student: Host, images: jax.Array, record: Any) -> jax.Array:
+def as_read_by(student: Host, images: jax.Array, record: Preprocessing) -> jax.Array:
     """Images normalised for the teacher, normalised for the student."""
-    target = student.preprocessing
-    if (target.mean, target.std) == (record.mean, record.std):
-        return images
-    pixels = images * np.asarray(record.std, np.float32) + np.asarray(record.mean, np.float32)
-    return (pixels - np.asarray(target.mean, np.float32)) / np.asarray(target.std, np.float32)
+    normalised, target = ((reader.mean, reader.std) for reader in (record, student.preprocessing))
+    return images if normalised == target else renormalized(images, normalised, target)

@@ -22,7 +22,7 @@ class Likeness:
     """Measures how alike a student with some parameters is to its teacher, on held-out images."""
 
     def __init__(self, student: Host, teacher: Host, held_out: Source, settings: Settings, mesh: Mesh):
-        self._parts, self._teacher, self._mesh, self._record = split(student), split(teacher), mesh, student
+        self._student, self._parts, self._teacher, self._mesh = student, split(student), split(teacher), mesh
         batches = {"batch_size": settings.batch_size, "process_index": jax.process_index()}
         batches |= {"process_count": jax.process_count()}
         self._batches = eval_batches(held_out, preprocessing=teacher.preprocessing, **batches)
@@ -39,7 +39,7 @@ class Likeness:
         images = normalize(batch["image"], self._teacher_record.mean, self._teacher_record.std)
         teacher_view = view(merge(self._teacher.graph, arrays["teacher"], self._teacher.rest), images)
         student = merge(self._parts.graph, arrays["student"], self._parts.rest)
-        student_view = view(student, as_read_by(self._record, images, self._teacher_record))
+        student_view = view(student, as_read_by(self._student, images, self._teacher_record))
         likeness = {}
         if student_view.features.shape == teacher_view.features.shape:
             likeness["cosine"] = cosine(student_view, teacher_view)

@@ -1,5 +1,6 @@
 """A network is healed under its plan: closer to the dense one, bit for bit after a kill, itself without minutes."""
 
+import dataclasses
 import json
 
 import chex
@@ -11,8 +12,10 @@ from flax import nnx
 from jaxprune import models, parallel, recover, reduction
 from jaxprune.checkpoints import load_model, save_model
 from jaxprune.data.arrays import of_arrays
+from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
+from jaxprune.recover.lesson import as_read_by
 from jaxprune.recover.rates import eased, falling, in_turn
 from jaxprune.reduction import At, Plan
 from jaxprune.train import loop
@@ -121,6 +124,16 @@ def test_students_of_other_sizes_learn_too(teacher, tmp_path):
     assert set(healed(shallow, teacher, tmp_path / "c").after) == {"cosine"}
     with pytest.raises(UserError, match="no logits to compare"):
         healed(headless, teacher, tmp_path / "d")
+
+
+def test_a_student_reads_images_normalised_for_itself(teacher):
+    other = models.create("vit", **SIZES, rngs=nnx.Rngs(0))
+    other.preprocessing = dataclasses.replace(other.preprocessing, mean=(0.1, 0.2, 0.3), std=(0.5, 0.4, 0.3))
+    pixels, record = pictures(2), teacher.preprocessing
+    images = normalize(pixels, record.mean, record.std)
+    target = normalize(pixels, other.preprocessing.mean, other.preprocessing.std)
+    np.testing.assert_allclose(as_read_by(other, images, record), target, atol=1e-5)
+    np.testing.assert_array_equal(as_read_by(teacher, images, record), images)
 
 
 def test_plans_set_in_slowly(teacher):

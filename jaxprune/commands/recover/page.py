@@ -11,6 +11,12 @@ from jaxprune.report import Section, plots, spread
 from jaxprune.report.table import Table
 from jaxprune.train.writer import read_metrics
 
+# What stands beside every plan, by how its row begins.
+_BASELINES = {
+    "random": "Random (--config.plans)",
+    "img_size=": "the same network on smaller images (--config.rivals)",
+}
+
 
 class Comparison(NamedTuple):
     """The contestants side by side.
@@ -45,6 +51,11 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
         "dense network says of them; its weights are those of its best look at a tenth of the training images. The "
         f"table is of {rows[0].images} other images.{classes}"
     )
+    missing = [title for start, title in _BASELINES.items() if not any(row.name.startswith(start) for row in rows)]
+    if missing:
+        section.note(
+            f"Not compared: {' and '.join(missing)}. Without them nobody knows whether a plan pays.", "warning"
+        )
     caption = (
         f"Agreement with the dense network, and accuracy: {spread.BRACKETS}. Differences from dense are paired by "
         "image. Speed-up over the dense network: median, and range over the rounds, all timed in turns."
@@ -79,18 +90,16 @@ def _finding(rows: Table[Row], value: str) -> str:
     best = max(faster, key=lambda row: getattr(row, value).value)
     interval = getattr(best, value)
     rivals = [row for row in faster if row is not best and row.speed.median >= best.speed.median]
-    beaten = all(getattr(row, value).high < interval.low for row in rivals)
+    overlapping = [row.name for row in rivals if getattr(row, value).high >= interval.low]
+    if overlapping:
+        return f"No faster network stands out: the intervals of {', '.join([best.name, *overlapping])} overlap."
     text = (
         f"Of the faster networks {best.name} has the highest {value}: {interval.value:.1%} "
         f"[{interval.low:.1%}, {interval.high:.1%}] at {best.speed.median:.2f} times the speed"
     )
     if isinstance(dense.accuracy, Interval) and value == "accuracy":
         text += f", dense {dense.accuracy.value:.1%}"
-    if not rivals:
-        return f"{text}. No other one is as fast."
-    return f"{text}. " + (
-        "Its interval is above those of all that are as fast." if beaten else "Others as fast are within its interval."
-    )
+    return f"{text}. " + ("Its interval is above those of all that are as fast." if rivals else "No other is as fast.")
 
 
 def summary(comparison: Comparison) -> dict[str, Any]:

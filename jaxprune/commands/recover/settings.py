@@ -20,7 +20,7 @@ class Settings(inspection.Plans, inspection.NetworkInspection):
         *("minutes", "rivals", "trainable", "data.source", "data.path"),
     )
 
-    plans: tuple[str, ...] = setting(("tome:rounds=2",), "token-reduction plans, each healed")
+    plans: tuple[str, ...] = setting(("tome:rounds=2", "random"), "token-reduction plans, each healed")
     keep_rates: tuple[float, ...] = number((), "one network for several rates, one drawn a step", above=0, at_most=1)
     rivals: tuple[str, ...] = setting((), 'healed likewise: "img_size=182", "patch_size=16", "depth=9", or a network')
     minutes: float = number(30.0, "training time of each; 0: steps", at_least=0)
