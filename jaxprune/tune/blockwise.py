@@ -127,7 +127,8 @@ def features(model: Any, programs: Programs) -> Forward | None:
 
     def call(network: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         tokens, _ = network.forward_features(pixels(batch["image"], record))
-        return over_views(network.pool(tokens).astype(jnp.float32), batch["image"])
+        values = network.pool(tokens).astype(jnp.float32)
+        return values if len(values) == len(batch["image"]) else over_views(values, batch["image"])
 
     return Forward.of(compiled_blocks(model, programs), call, compiled=False)
 

@@ -1,8 +1,8 @@
 """Copies among images: the guarantee of a tuning holds for independent images, and each copy would count as one.
 
-Copies have the same pixels. Near copies by pixels, such as a file saved again, have nearly the same means in all cells of
-a grid. Near copies by features, such as a mirrored or a brighter one, are as good as equal to the network, and have the
-same pattern of cells, as it is or mirrored, up to brightness and contrast.
+Copies have the same pixels. Near copies by pixels, such as a file saved again, have nearly the same means in all cells
+of a grid. Near copies by features, such as a mirrored or a brighter one, are as good as equal to the network, and have
+the same pattern of cells, as it is or mirrored, up to brightness and contrast.
 """
 
 import hashlib
@@ -89,15 +89,13 @@ def _near_by_features(
     Features alone would not do: those of an untrained network are much the same for all images.
     """
     features = _unit(features - features.mean(0))
-    patterns = [
-        _unit((cells - cells.mean((1, 2, 3), keepdims=True)).reshape(len(cells), -1))
-        for cells in (means, means[:, :, ::-1])
-    ]
+    pattern = means - means.mean((1, 2, 3), keepdims=True)
+    patterns = [_unit(cells.reshape(len(cells), -1)) for cells in (pattern, pattern[:, :, ::-1])]
     pairs = []
     for start in range(0, len(features), _ROWS):
         rows = slice(start, start + _ROWS)
         near = features[rows] @ features.T >= _FEATURES
-        same, mirrored = (patterns[0][rows] @ pattern.T for pattern in patterns)
+        same, mirrored = (patterns[0][rows] @ turned.T for turned in patterns)
         left, right = np.nonzero(near & (np.maximum(same, mirrored) >= _PATTERN))
         pairs.append(np.stack([left + start, right], 1)[left + start < right])
     return np.concatenate(pairs)

@@ -4,7 +4,8 @@ python scripts/fuzzing/signals.py [--only quickstart analyse …] [--moments 12]
 
 Each command runs at its smallest, once undisturbed. Then it starts afresh for every moment, and gets one signal there.
 It has to end because of it, with the status of that signal or after a save, and without a traceback; the same command
-then has to finish with the metrics of the undisturbed run, bit for bit. All runs share this process, whose programs are compiled.
+then has to finish with the metrics of the undisturbed run, bit for bit. All runs share this process, where programs
+are compiled once.
 """
 
 import argparse
