@@ -2,10 +2,10 @@
 
 python scripts/fuzzing/signals.py [--only quickstart analyse …] [--moments 12] [--out signals.csv]
 
-Each command runs at its smallest, once undisturbed. Then it starts afresh for every moment, and gets one signal there.
-It has to end because of it, with the status of that signal or after a save, and without a traceback; the same command
-then has to finish with the metrics of the undisturbed run, bit for bit. All runs share this process, where programs
-are compiled once.
+Each command runs at its smallest, once undisturbed. Then it starts again for every moment, with what it had before that
+phase, and gets one signal there. It has to end because of it, with the status of that signal or after a save, and
+without a traceback. After some of the signals (`--finished`) the same command then has to finish with the metrics of the
+undisturbed run, bit for bit. All runs share this process and the cache of compiled programs.
 """
 
 import argparse
@@ -27,8 +27,10 @@ from absl import flags
 
 from jaxprune import main as program
 from jaxprune.report.table import Table, column
+from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import METRICS
 
+START = "start"  # before the first phase
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # By command: its config, and the directories that appear in its run, in order, as its phases begin.
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -81,15 +83,18 @@ class Ended:
         return self.status > 128 or "Stopped at step" in self.printed
 
 
-def run(config: str, folder: Path, moment: float = 0.0, number: int = 0) -> Ended:
-    """Runs a command, and sends it a signal after some seconds."""
-    sys.argv = ["main", f"--config={config}", f"--workdir={folder}", "--compile_cache=off"]
+def run(config: str, folder: Path, begun: Path | None = None, delay: float = 0.0, number: int = 0) -> Ended:
+    """Runs a command, and sends it a signal some seconds after a directory appeared."""
+    sys.argv = ["main", f"--config={config}", f"--workdir={folder}"]
     flags.FLAGS(sys.argv)
     printed, status, raw, sent = io.StringIO(), 0, "", []
     over = threading.Event()
 
     def send() -> None:
-        if not over.wait(moment):
+        while begun is not None and not begun.exists():
+            if over.wait(0.002):
+                return
+        if not over.wait(delay):
             sent.append(time.monotonic())
             os.kill(os.getpid(), number)
 
@@ -124,7 +129,7 @@ def _outside(number: int, frame: object) -> None:
 @contextlib.contextmanager
 def watching(folder: Path, phases: tuple[str, ...]) -> Iterator[dict[str, float]]:
     """Yields {phase: seconds until its directory appeared}, which fills while a command runs."""
-    began, times, over = time.monotonic(), {"start": 0.0}, threading.Event()
+    began, times, over = time.monotonic(), {START: 0.0}, threading.Event()
 
     def watch() -> None:
         for phase in phases:
@@ -147,7 +152,21 @@ def metrics(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob(METRICS))}
 
 
-def measure(command: str, moments: int, work: Path) -> Iterator[Row]:
+def before(phase: str, phases: tuple[str, ...], whole: Path, folder: Path) -> None:
+    """Makes a directory what it was in an undisturbed run before a phase began."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if phase == START:
+        return
+    later = set(phases[phases.index(phase) :])
+    folder.mkdir()
+    for path in whole.iterdir():
+        if path.is_dir() and path.name not in later:
+            shutil.copytree(path, folder / path.name)
+    with contextlib.suppress(FileNotFoundError):  # tasks that only look at a run have none
+        shutil.copy(whole / workdirs.CONFIG, folder)
+
+
+def measure(command: str, moments: int, finished: int, work: Path) -> Iterator[Row]:
     """Yields a row for each phase of a command."""
     config, phases = COMMANDS[command]
     run(config, work / "first")  # compiles
@@ -155,33 +174,28 @@ def measure(command: str, moments: int, work: Path) -> Iterator[Row]:
         whole = run(config, work / "whole")
     if whole.status or whole.raw:
         raise SystemExit(f"{command} ended with status {whole.status} {whole.raw}:\n{whole.printed[-2000:]}")
-    expected = metrics(work / "whole")
+    expected, folder = metrics(work / "whole"), work / "disturbed"
     begins = [*times.values(), whole.seconds]
     kinds = itertools.cycle(SIGNALS)
     for phase, begin, end in zip(times, begins[:-1], begins[1:], strict=True):
         counts = dict.fromkeys(("signals", "late", "lost", "raw", "other"), 0)
         slowest = 0.0
         for index in range(moments):
-            folder = work / "disturbed"
-            shutil.rmtree(folder, ignore_errors=True)
+            before(phase, phases, work / "whole", folder)
             number = next(kinds)
-            ended = run(config, folder, begin + (end - begin) * (index + 0.5) / moments, number)
+            begun = None if phase == START else folder / phase
+            ended = run(config, folder, begun, (end - begin) * (index + 0.5) / moments, number)
+            harm = "lost" if ended.sent and not ended.heeded else "raw" if ended.raw else ""
             counts["signals"] += 1
-            counts["raw"] += bool(ended.raw)
-            if not ended.sent:
-                counts["late"] += 1
-                continue
-            slowest = max(slowest, ended.seconds)
-            if not ended.heeded:
-                counts["lost"] += 1
-                print(f"lost: {command}, {phase}, {number}: {ended.printed[-300:]}", file=sys.stderr)
-            if ended.raw:
-                print(f"raw: {command}, {phase}, {number}: {ended.raw}", file=sys.stderr)
-            again = run(config, folder)
-            is_same = not again.status and not again.raw and metrics(folder) == expected
-            counts["other"] += not is_same
-            if not is_same:
-                print(f"other: {command}, {phase}, {number}: {again.status} {again.printed[-600:]}", file=sys.stderr)
+            counts["late"] += not ended.sent
+            slowest = max(slowest, ended.seconds if ended.sent else 0.0)
+            if not harm and index * finished // moments != (index + 1) * finished // moments:
+                again = run(config, folder)
+                is_same = not again.status and not again.raw and metrics(folder) == expected
+                harm, ended = "" if is_same else "other", again
+            if harm:
+                counts[harm] += 1
+                print(f"{harm}: {command}, {phase}, {number}: {ended.raw} {ended.printed[-900:]}", file=sys.stderr)
         yield Row(command, phase, **counts, seconds=slowest)
 
 
@@ -189,6 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=tuple(COMMANDS), default=tuple(COMMANDS))
     parser.add_argument("--moments", type=int, default=12, help="in each phase")
+    parser.add_argument("--finished", type=int, default=12, help="of these: signals after which the run is finished")
     parser.add_argument("--out", type=Path, default=Path("signals.csv"))
     args = parser.parse_args()
     for number in SIGNALS:
@@ -196,7 +211,7 @@ def main() -> None:
     rows: list[Row] = []
     for command in args.only:
         with tempfile.TemporaryDirectory() as folder:
-            for row in measure(command, args.moments, Path(folder)):
+            for row in measure(command, args.moments, min(args.finished, args.moments), Path(folder)):
                 rows.append(row)
                 print(Table([row]).text(ends=False), file=sys.stderr, flush=True)
                 Table(rows).write_csv(args.out)
