@@ -50,6 +50,7 @@ class Cropr(Reducer):
     """
 
     where = "before"
+    drops = True
     loss_weights: ClassVar[dict[str, float]] = {"aux": 1.0}
     published = "cropr"
     renames: ClassVar[dict[str, str]] = {
