@@ -127,13 +127,13 @@ def levels_of(boxes: Float[Array, "n 4"], lowest: int, highest: int) -> Int[Arra
 
 
 def pool(
-    pyramid: Sequence[Float[Array, "h w c"]],
+    pyramid: Sequence[Float[Array, "_ _ c"]],
     boxes: Float[Array, "n 4"],
     bins: int,
     *,
     strides: Sequence[int],
     sampling_ratio: int = 0,
-) -> Float[Array, "n _ _ _"]:
+) -> Float[Array, "n {bins} {bins} c"]:
     """The features of boxes of one image, each from the level of the pyramid that its size asks for.
 
     Args:
