@@ -56,8 +56,12 @@ class Host(nnx.Module):
       position_rule: how learned positions are resampled to another grid.
       pruner: the reducer that scores images before the first block (`from_scores`), or None; set by `reduction.apply`.
       plan: the plan of the network, or None; set by `reduction.apply`.
+      num_classes: of its classifier; 0 without one.
+      preprocessing: how its images are prepared, see `Preprocessing`; set by `models.create`.
     """
 
+    num_classes: int
+    preprocessing: Any
     prunes_input: bool = True
     classifier_parts: tuple[str, ...] = ("head.", "head_dist.", "fc_norm.")
     no_decay: tuple[str, ...] = ("pos_embed", "cls_token", "dist_token", "reg_token")
