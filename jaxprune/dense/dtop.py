@@ -20,7 +20,6 @@ from jaxprune.nn import BlockRunner, Host, Linear
 from jaxprune.nn.block_cost import block_flops, block_tokens, linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
-from jaxprune.nn.run_blocks import on_grid
 from jaxprune.nn.tensor_rules import Rule
 from jaxprune.nn.tokens import Tokens
 from jaxprune.ops.resize import resize
@@ -210,8 +209,7 @@ class DToP(Segmenter):
                     "exits='scores' need a scorer: reduction.apply(network, Plan('from_scores', keep_rate=1.0), "
                     "scorer=…)."
                 )
-            scores, grid = self.encoder.pruner.scores(images, key)
-            ranking = on_grid(scores, grid, self.encoder.sites()[0].grid)
+            ranking = self.encoder.pruner.scorer(images, key=key)
         waiting = tuple(rows for how, rows in runner.aside if how == "fuse")
         return Walk(runner.tokens, waiting, jnp.zeros((b, self.num_classes, patches)), ranking)
 
