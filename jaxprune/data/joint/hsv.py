@@ -50,7 +50,12 @@ def to_rgb(hsv: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h w 3"]:
     sector = np.floor(hue)
     part, sector = hue - sector, sector.astype(np.int64) % 6
     levels = np.stack(
-        [value, value * (1 - saturation), value * (1 - saturation * part), value * (1 - saturation + saturation * part)],
+        [
+            value,
+            value * (1 - saturation),
+            value * (1 - saturation * part),
+            value * (1 - saturation + saturation * part),
+        ],
         axis=-1,
     )
     rgb = np.take_along_axis(levels, _SECTORS[sector], axis=-1)
