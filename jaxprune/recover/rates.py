@@ -31,7 +31,7 @@ def eased(model: Any, share: float) -> Plan:
     steps = zip(model.plan.steps_for(depth), reduction.installed(model), strict=True)
     return Plan(
         steps=[
-            At.of(at.layer, at.reducer_class, Rate(1 - share * (1 - reducer.step.keep_rate)), at.position, at.options)
+            At.of(at.layer, at.reducer_class, Rate(1 - share * (1 - reducer.step.keep_rate)), at.position, at.restore, at.options)
             for at, reducer in steps
         ]
     )

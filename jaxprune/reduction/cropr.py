@@ -50,6 +50,7 @@ class Cropr(Reducer):
     """
 
     where = "before"
+    drops = True
     loss_weights: ClassVar[dict[str, float]] = {"aux": 1.0}
     published = "cropr"
     renames: ClassVar[dict[str, str]] = {
@@ -104,7 +105,7 @@ class Cropr(Reducer):
         if not logits:
             return {}
         entropy = lambda logits: -(context.targets[:, None, :] * jax.nn.log_softmax(logits, axis=-1)).sum(-1).mean()
-        return {"aux": sum(map(entropy, logits))}
+        return {"aux": sum(map(entropy, logits), start=jnp.float32(0))}
 
     def scores(self, x: Float[Array, "b n d"]) -> Float[Array, "b n"]:
         """The sum of the products of each row with all queries, over all heads, in float32."""

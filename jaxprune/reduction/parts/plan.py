@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxprune.errors import UserError
 from jaxprune.reduction.parts import plan_text
-from jaxprune.reduction.parts.at import AMOUNTS, At, as_argument, check_first, check_options, stated, trained
+from jaxprune.reduction.parts.at import AMOUNTS, At, as_argument, check_first, check_options, row_settings, stated, trained
 from jaxprune.reduction.parts.base import Reducer
 from jaxprune.reduction.parts.find_method import method_class, method_name, shown_name
 from jaxprune.reduction.parts.plan_text import INPUT, StepText
@@ -45,6 +45,10 @@ class Plan:
       inflection: tilts a single `r` linearly over the depth: -1 goes from 2r to 0, 1 from 0 to 2r (ToMe's schedules).
       steps: the steps of a plan that mixes methods or amounts, instead of all of these.
       position: the position of a merged row, see `At`.
+      restore: what becomes of dropped rows: "zero", nothing, and maps that are made dense have zeros there; "last", they
+        wait aside, and maps of all depths have the value with which they left, as in SViT (Liu et al., 2024), while
+        what follows in the network does not see them; "fuse", they also join the others again before the last block,
+        as in Token Cropr (Bergner et al., 2025). Where rows only skip work, their value stays in any case.
       options: the method's own options.
 
     Raises:
@@ -62,6 +66,7 @@ class Plan:
         inflection: float | int = 0.0,
         steps: Iterable[At] | None = None,
         position: str = "mean",
+        restore: str = "zero",
         **options: Any,
     ):
         if (method is None) == (steps is None):
@@ -76,11 +81,11 @@ class Plan:
             )
         self.reducer_class: Any = None if method is None else method_class(method)
         self.method: Any = None if method is None else shown_name(self.reducer_class)
-        self.position = position
+        self.position, self.restore = position, restore
         if method is not None:
             check_options(self.reducer_class, options, (*AMOUNTS, "reduction_loc", "inflection"))
-        elif options:
-            raise UserError(f"{', '.join(options)}: options go into the steps, At(3, 'topk', keep_rate=0.7, …).")
+        elif options or row_settings(self):
+            raise UserError(f"{', '.join([*options, *row_settings(self)])}: options go into the steps, At(3, 'topk', keep_rate=0.7, …).")
         self.options = stated(self.reducer_class, options)
         self.inflection = float(number("inflection", inflection))
         self.num_keep = None if num_keep is None else _whole_numbers("num_keep", num_keep)
@@ -103,7 +108,9 @@ class Plan:
         self._check_methods()
 
     def _common_steps(self, reduction_loc: int | tuple[int, ...] | None) -> tuple[At, ...]:
-        make = lambda layer, amount: At.of(layer, self.reducer_class, amount, self.position, self.options)
+        make = lambda layer, amount: At.of(
+            layer, self.reducer_class, amount, self.position, self.restore, self.options
+        )
         if self.r is not None:
             self._check_r()
             return tuple(make(layer, Removal(removed)) for layer, removed in enumerate(self.r) if removed)
@@ -156,7 +163,7 @@ class Plan:
 
     def _check_methods(self) -> None:
         steps = self.steps or (
-            [] if self.reducer_class is None else [At.of(1, self.reducer_class, Removal(0), "mean", ())]
+            [] if self.reducer_class is None else [At.of(1, self.reducer_class, Removal(0), self.position, self.restore, ())]
         )
         for at in steps:
             check_first(at)
@@ -181,7 +188,7 @@ class Plan:
         if not isinstance(self.r, int):
             return self.steps
         by_removal = tuple(
-            At.of(layer, self.reducer_class, Removal(removed), self.position, self.options)
+            At.of(layer, self.reducer_class, Removal(removed), self.position, self.restore, self.options)
             for layer, removed in enumerate(self.removed(depth))
             if removed
         )
@@ -197,7 +204,7 @@ class Plan:
                 f"{self!r} has {len(inside)} steps, and {depth} blocks have no quarters: give reduction_loc."
             )
         return front + tuple(
-            At.of(place, at.reducer_class, at.amount, at.position, at.options)
+            At.of(place, at.reducer_class, at.amount, at.position, at.restore, at.options)
             for place, at in zip(places, inside, strict=False)
         )
 
@@ -230,8 +237,8 @@ class Plan:
 
     def with_keep_rate(self, keep_rate: float) -> "Plan":
         """Returns the same plan with another rate; it must be a plan by a single `keep_rate`."""
-        places = None if self._quarters else self.reduction_loc or None
-        return Plan(self.reducer_class, keep_rate, places, position=self.position, **dict(self.options))
+        blocks = None if self._quarters else self.reduction_loc or None
+        return Plan(self.reducer_class, keep_rate, blocks, **row_settings(self), **dict(self.options))
 
     def with_parameters(self) -> "Plan":
         """Returns the same plan with the trained form of methods that also work off the shelf."""
@@ -239,7 +246,7 @@ class Plan:
         plan.options = trained(self.reducer_class, self.options)
         options = [trained(at.reducer_class, at.options) for at in self.steps]
         plan.steps = tuple(
-            At.of(at.layer, at.reducer_class, at.amount, at.position, settings)
+            At.of(at.layer, at.reducer_class, at.amount, at.position, at.restore, settings)
             for at, settings in zip(self.steps, options, strict=True)
         )
         return plan
@@ -263,7 +270,7 @@ class Plan:
             amount = {"r": self.r, **({"inflection": self.inflection} if self.inflection else {})}
         else:
             amount = {"keep_rate": self.keep_rate} if self.num_keep is None else {"num_keep": self.num_keep}
-        return {**amount, **({} if self.position == "mean" else {"position": self.position}), **dict(self.options)}
+        return {**amount, **row_settings(self), **dict(self.options)}
 
     @classmethod
     def from_text(cls, text: str, **defaults: Any) -> "Plan":
@@ -293,7 +300,7 @@ class Plan:
     def _key(self) -> tuple:
         if not isinstance(self.r, int):
             return (self.steps, self._quarters)
-        return (self.steps, self.reducer_class, self.r, self.inflection, self.position, self.options)
+        return (self.steps, self.reducer_class, self.r, self.inflection, self.position, self.restore, self.options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self._key() == other._key()
@@ -302,7 +309,7 @@ class Plan:
         return hash(self._key())
 
     def __repr__(self) -> str:
-        options = "".join(f", {name}={value!r}" for name, value in self.options)
+        options = "".join(f", {name}={value!r}" for name, value in {**row_settings(self), **dict(self.options)}.items())
         if self.method is None:
             return f"Plan(steps={self.steps!r})"
         if self.r is not None:
