@@ -1,7 +1,7 @@
 """A reduction method of one's own beside published ones: a table and a figure for a paper, and what became of patches.
 
     python examples/compare_method.py --run=runs/quickstart/finetune
-    python examples/compare_method.py --weights=deit_small.safetensors --name=deit_small_patch16_224 --photos=imagenet/val
+    python examples/compare_method.py --weights=deit_small.safetensors --name=deit_small_patch16_224 --photos=val
 
 The photographs are a folder with a directory for each class. Without them, the built-in scenes are classified, and
 without a network a tiny one with random parameters: everything runs, but the accuracies mean nothing.

@@ -183,8 +183,8 @@ def _labelled(model: Any, images: Any, labels: Any, batch_size: int) -> Iterable
             raise UserError("A source has its own labels: leave labels out, or give the images as an array.")
         if len(images.class_names) != model.num_classes:
             raise UserError(
-                f"{images.name} has {len(images.class_names)} classes and the network {model.num_classes}: give images of "
-                "the network's classes, all of them, in its order."
+                f"{images.name} has {len(images.class_names)} classes and the network {model.num_classes}: give images "
+                "of the network's classes, all of them, in its order."
             )
         return eval_batches(images, batch_size=batch_size, preprocessing=record)
     if labels is None or np.shape(labels) != np.shape(images)[:1]:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from jaxprune.data.augment import normalize
+from jaxprune.nn.images import normalize
 from jaxprune.data.decode import Broken, Decoded, plain, read, to_rgb
 from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.preprocessing import Preprocessing

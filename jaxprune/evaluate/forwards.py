@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxprune.data.augment import normalize
+from jaxprune.nn.images import normalize
 from jaxprune.evaluate import Forward
 from jaxprune.evaluate.contestants import Contestant
 from jaxprune.preprocessing import Preprocessing

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxprune.data.augment import normalize
+from jaxprune.nn.images import normalize
 from jaxprune.data.loader import eval_batches
 from jaxprune.data.source import Source
 from jaxprune.evaluate import Averages, Forward, run_over

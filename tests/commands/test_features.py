@@ -17,7 +17,7 @@ from PIL import Image
 from jaxprune import commands, data, main, models, parallel, reduction
 from jaxprune.checkpoints import load_model, open_classifier, save_model, save_pretrained
 from jaxprune.commands.shared import inputs
-from jaxprune.data.augment import normalize
+from jaxprune.nn.images import normalize
 from jaxprune.data.file_list import open_images
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError

@@ -13,7 +13,7 @@ from support import quickly
 
 from export.networks import FAMILIES, GROUPS, dense, of_family, reduced
 from jaxprune import export
-from jaxprune.data.augment import normalize
+from jaxprune.nn.images import normalize
 from jaxprune.errors import UserError
 from jaxprune.export import as_onnx, verify
 from jaxprune.preprocessing import Preprocessing

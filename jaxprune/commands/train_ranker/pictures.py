@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprune.data.augment import normalize
+from jaxprune.nn.images import normalize
 from jaxprune.evaluate.collectors.reconstruction import held_out_key
 from jaxprune.mim import RandomMasker
 from jaxprune.nn.params import jitted

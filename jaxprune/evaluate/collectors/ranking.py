@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxprune import metrics
-from jaxprune.data.augment import normalize
+from jaxprune.nn.images import normalize
 from jaxprune.evaluate import Forward
 from jaxprune.evaluate.collectors.reconstruction import held_out_key
 from jaxprune.nn.params import Split, merge
