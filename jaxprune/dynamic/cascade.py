@@ -12,6 +12,7 @@ from jaxprune import flops
 from jaxprune.dynamic.segments import Segment, Segmented, State, require_classes
 from jaxprune.errors import UserError
 from jaxprune.nn.host import Host
+from jaxprune.nn.images import of_unit
 from jaxprune.ops.resize import resize
 
 

@@ -15,6 +15,7 @@ from jaxprune.dynamic.parts.reusing_stage import ReusingStage
 from jaxprune.dynamic.parts.tokens_to_token import TokensToToken
 from jaxprune.dynamic.segments import Segment, Segmented, State
 from jaxprune.errors import UserError, unknown
+from jaxprune.nn.images import normalize
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.tensor_rules import LAYERS, Rule, patches, patches_back, within
 from jaxprune.preprocessing import Preprocessing

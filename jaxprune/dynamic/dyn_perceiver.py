@@ -14,6 +14,7 @@ from jaxprune.errors import UserError
 from jaxprune.flops.traced import multiply_accumulates
 from jaxprune.models.resnet import Residual, max_pool
 from jaxprune.nn import BatchNorm, Conv, Linear
+from jaxprune.nn.images import normalize
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.norm import LayerNorm
 from jaxprune.nn.tensor_rules import LAYERS, Rule, convolution, convolution_back

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxprune.nn.images import normalize
 from jaxprune.evaluate import Forward
 from jaxprune.evaluate.contestants import Contestant
+from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.scoring import Scorer
 

@@ -7,9 +7,8 @@ from flax import nnx
 
 from jaxprune import reduction
 from jaxprune.data.augment import random_flip
-from jaxprune.nn.images import normalize
 from jaxprune.nn.host import Host
-from jaxprune.nn.images import renormalized
+from jaxprune.nn.images import normalize, renormalized
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.recover.distance import distance, view

@@ -105,7 +105,7 @@ def test_the_parameters_of_the_method_alone_may_train(method):
     steps = Length(per_epoch=2, total=8)
     training = Training(config, Path(), None, None, steps, learning_rate(config, steps), None)
     if method == "topk":
-        with pytest.raises(UserError, match="reduction.method='topk' has none"):
+        with pytest.raises(UserError, match=r"reduction\.method='topk' has none"):
             grouped_optimizer(config, params, model, training)
         return
     tx = grouped_optimizer(config, params, model, training)

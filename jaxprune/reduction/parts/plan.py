@@ -6,16 +6,7 @@ from typing import Any
 
 from jaxprune.errors import UserError
 from jaxprune.reduction.parts import plan_text
-from jaxprune.reduction.parts.at import (
-    AMOUNTS,
-    At,
-    as_argument,
-    check_first,
-    check_options,
-    row_settings,
-    stated,
-    trained,
-)
+from jaxprune.reduction.parts.at import AMOUNTS, At, as_argument, check_first, check_options, row_settings, stated, trained
 from jaxprune.reduction.parts.base import Reducer
 from jaxprune.reduction.parts.find_method import method_class, method_name, shown_name
 from jaxprune.reduction.parts.plan_text import INPUT, StepText
@@ -94,9 +85,7 @@ class Plan:
         if method is not None:
             check_options(self.reducer_class, options, (*AMOUNTS, "reduction_loc", "inflection"))
         elif options or row_settings(self):
-            raise UserError(
-                f"{', '.join([*options, *row_settings(self)])}: options go into the steps, At(3, 'topk', keep_rate=0.7, …)."
-            )
+            raise UserError(f"{', '.join([*options, *row_settings(self)])}: options go into the steps, At(3, 'topk', keep_rate=0.7, …).")
         self.options = stated(self.reducer_class, options)
         self.inflection = float(number("inflection", inflection))
         self.num_keep = None if num_keep is None else _whole_numbers("num_keep", num_keep)
@@ -119,7 +108,9 @@ class Plan:
         self._check_methods()
 
     def _common_steps(self, reduction_loc: int | tuple[int, ...] | None) -> tuple[At, ...]:
-        make = lambda layer, amount: At.of(layer, self.reducer_class, amount, self.position, self.restore, self.options)
+        make = lambda layer, amount: At.of(
+            layer, self.reducer_class, amount, self.position, self.restore, self.options
+        )
         if self.r is not None:
             self._check_r()
             return tuple(make(layer, Removal(removed)) for layer, removed in enumerate(self.r) if removed)
@@ -172,9 +163,7 @@ class Plan:
 
     def _check_methods(self) -> None:
         steps = self.steps or (
-            []
-            if self.reducer_class is None
-            else [At.of(1, self.reducer_class, Removal(0), self.position, self.restore, ())]
+            [] if self.reducer_class is None else [At.of(1, self.reducer_class, Removal(0), self.position, self.restore, ())]
         )
         for at in steps:
             check_first(at)
