@@ -62,6 +62,7 @@ class BlockRunner:
       tokens: the tokens after the last block run; a host sets it if it changes tokens between stages.
       block_inputs, block_outputs: the tokens that enter each block, and those that leave it.
       waiting: the rows that were dropped up to each block and wait aside, or None.
+      aside: the rows that wait, each with how they come back; another runner may go on with them.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class BlockRunner:
         self.block_inputs: list[Tokens] = []
         self.block_outputs: list[Tokens] = []
         self.waiting: list[Tokens | None] = []
-        self._aside: list[tuple[str, Tokens]] = []  # how they come back, and the rows
+        self.aside: list[tuple[str, Tokens]] = []
         self._assign, self._kept, self._steps = [], [], []
         self._attended_by_layer: dict[int, Attended] = {}
         if selection is not None:
@@ -144,16 +145,16 @@ class BlockRunner:
         if report is not None:
             self._account(block, report)
             self._set_aside(report, block.reducer.step.restore)
-        self.waiting.append(_together([rows for _, rows in self._aside]))
+        self.waiting.append(_together([rows for _, rows in self.aside]))
 
     def _set_aside(self, report: Any, restore: str) -> None:
         if report.dropped is not None:
-            self._aside.append((restore, report.dropped))
+            self.aside.append((restore, report.dropped))
 
     def _coming_back(self, restore: str) -> list[Tokens]:
         """The waiting rows that come back in this way; they wait no longer."""
-        coming = [rows for how, rows in self._aside if how == restore]
-        self._aside = [(how, rows) for how, rows in self._aside if how != restore]
+        coming = [rows for how, rows in self.aside if how == restore]
+        self.aside = [(how, rows) for how, rows in self.aside if how != restore]
         return coming
 
     def whole(self, layer: int) -> Tokens:

@@ -1,7 +1,6 @@
 """Token Cropr: learned queries, trained by auxiliary heads, choose the rows to keep (Bergner et al., 2025, Sec. 3).
 
-The published code has the MIT licence; this is written anew. Last-layer fusion is not part of it: dropped rows do not
-come back before the last block.
+The published code has the MIT licence; this is written anew. Last-layer fusion is an option of plans, `restore="fuse"`.
 """
 
 from typing import ClassVar

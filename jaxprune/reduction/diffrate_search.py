@@ -106,8 +106,8 @@ class DiffRateSearch(DiffRate):
         super().__init__(step, **options)
         if step.restore == "fuse":
             raise UserError(
-                "diffrate_search does not count rows that come back: search with restore='zero', and give the plan that "
-                "was found restore='fuse'."
+                "diffrate_search does not count rows that come back: search without restore='fuse', and set it in the "
+                "plan of the counts that were learned."
             )
         if gmacs is not None and not gmacs > 0:
             raise UserError(f"gmacs={gmacs} cannot be reached: use billions of multiply-accumulates, such as 2.9.")

@@ -54,7 +54,7 @@ def apply(
     """
     if isinstance(model, AroundHost):
         around: Any = copied(model)
-        around.encoder = apply(model.encoder, plan, scorer=scorer, img_size=img_size, rngs=rngs)
+        around.follow(apply(model.encoder, plan, scorer=scorer, img_size=img_size, rngs=rngs))
         return around
     require_tokens(model)
     plan = joined(plan)

@@ -101,6 +101,11 @@ class At:
         check_options(cls, options, AMOUNTS)
         self.options = stated(cls, options)
 
+    def changed(self, **values: Any) -> "At":
+        """The same step with another `layer`, `amount` or `options`."""
+        own = {"layer": self.layer, "amount": self.amount, "options": self.options, **values}
+        return At.of(method=self.reducer_class, position=self.position, restore=self.restore, **own)
+
     def _key(self) -> tuple:
         return (self.layer, self.reducer_class, self.amount, self.position, self.restore, self.options)
 

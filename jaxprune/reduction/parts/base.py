@@ -111,8 +111,8 @@ class Reducer(nnx.Module):
       soft_policy: whether in training all blocks mask tokens in the softmax by their policy (DynamicViT).
       identity_at_one: whether a step that keeps every row leaves the network unchanged, bit for bit in evaluation.
       leaves_absent: whether outgoing rows may be absent (`policy` 0): "never", in "training", or "always".
-      drops: whether all rows that leave are dropped (True), or all join others (False); None: it varies, which costs most
-        where dropped rows come back (`num_dropped`). A method where that depends on its options sets it in `__init__`.
+      drops: whether all rows that leave are dropped (True), or all join others (False); None if it varies, which costs
+        most where dropped rows come back (`num_dropped`). A method may set it in `__init__`, by its options.
       needs_present: whether all incoming rows must be present; such a method cannot follow one that leaves absent rows.
       needs_map: whether all rows of the map must arrive, in raster order; such a method is the first step of a plan.
       dims: numbers of sides of the grids that it works on: 2, patches of images, or 3, tubes of clips.
