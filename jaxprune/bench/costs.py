@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from math import nan
+from typing import Any
 
 from jaxprune import flops
 from jaxprune.bench.timing import OverRounds, interleaved, interleaved_medians, speed_up
@@ -92,6 +93,14 @@ def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -
         )
         for name in contestants
     ]
+
+
+def speeds(networks: Mapping[str, Any], batch_size: int, rounds: int) -> dict[str, OverRounds]:
+    """Returns the speed-up of each network over the first, on one device, timed in turns, one turn each per round."""
+    runners = {name: Runner(model, random_images(model, batch_size)) for name, model in networks.items()}
+    turns = interleaved(runners, rounds)
+    first = next(iter(networks))
+    return {name: speed_up(turns[first], of_network) for name, of_network in turns.items()}
 
 
 def promise(

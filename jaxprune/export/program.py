@@ -13,8 +13,8 @@ from flax import nnx
 from jax import Array
 
 import jaxprune
-from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError, unknown
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import copied, variables
 from jaxprune.nn.recipe import Recipe
 
