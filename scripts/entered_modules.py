@@ -42,6 +42,7 @@ def entered(run: Callable[[], object], until: str, count: int) -> list[str]:
         module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
         if name == "<module>":
             importing += {"call": 1, "return": -1}.get(event, 0)
+            return
         if importing or not module.startswith("jaxprune"):
             return
         modules.setdefault(module)

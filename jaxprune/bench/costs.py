@@ -33,7 +33,7 @@ class Promise:
         return self.speed_up.median if isinstance(self.speed_up, OverRounds) else self.speed_up
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanCost:
     """The cost of a contestant: FLOPs counted and by the compiler, speed, and share of the theoretical speed-up."""
 
@@ -71,12 +71,12 @@ def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -
     gflops = {name: c.gflops() for name, c in contestants.items()}
     return [
         PlanCost(
-            name,
-            gflops[name],
-            flops.compiled_flops(runners[name].program) / batch_size / 1e9,
-            batch_size / seconds[name],
-            1000 * latency[name],
-            promise(name, seconds, gflops, speed_up(turns[DENSE], turns[name])),
+            plan=name,
+            gflops=gflops[name],
+            gflops_compiled=flops.compiled_flops(runners[name].program) / batch_size / 1e9,
+            images_per_second=batch_size / seconds[name],
+            latency=1000 * latency[name],
+            promise=promise(name, seconds, gflops, speed_up(turns[DENSE], turns[name])),
         )
         for name in contestants
     ]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Integer, PRNGKeyArray, UInt8
+from jaxtyping import Array, Bool, Float, Int, Integer, PRNGKeyArray, Shaped, UInt8
 
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
@@ -63,8 +63,16 @@ def normalize(
 
 def random_flip(key: PRNGKeyArray, images: Float[Array, "b H W c"]) -> Float[Array, "b H W c"]:
     """Flips each image left to right with probability one half."""
-    flipped = jax.random.bernoulli(key, 0.5, (images.shape[0], 1, 1, 1))
-    return jnp.where(flipped, images[:, :, ::-1], images)
+    return flipped(jax.random.bernoulli(key, 0.5, (images.shape[0],)), images)
+
+
+def flipped(flip: Bool[Array, "b"], pictures: Shaped[Array, "b H W *c"]) -> Shaped[Array, "b H W *c"]:
+    """Flips some images, or their maps, left to right.
+
+    Args:
+      flip: which ones.
+    """
+    return jnp.where(flip.reshape(-1, *(1,) * (pictures.ndim - 1)), pictures[:, :, ::-1], pictures)
 
 
 def random_erasing(

@@ -11,6 +11,7 @@ from jaxprune import plugins
 from jaxprune.dense.parts.base import DenseNetwork, SegmentationLoss, Segmenter
 from jaxprune.dense.parts.detector import DetectionLoss, Detections, Detector, Objects, Sampling
 from jaxprune.dense.parts.inference import mirrored, probabilities, sliding, whole
+from jaxprune.dense.parts.token_engine import TokenEngine
 from jaxprune.nn import Host
 from jaxprune.nn.images import require_buildable
 from jaxprune.nn.recipe import remember
@@ -23,6 +24,7 @@ __all__ = [
     "Sampling",
     "SegmentationLoss",
     "Segmenter",
+    "TokenEngine",
     "create",
     "detectors",
     "methods",

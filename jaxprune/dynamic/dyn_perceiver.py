@@ -207,7 +207,8 @@ def reading(
 
 def _to_third(model: DynPerceiver, state: State, *, train: bool = False) -> tuple[State, jax.Array]:
     images = normalized(state["pixels"], model.preprocessing).astype(model.dtype or jnp.float32)
-    conv, norm = model.cnn_stem
+    stem: Any = model.cnn_stem
+    conv, norm = stem
     maps = max_pool(jax.nn.relu(norm(conv(images), train=train)))
     first = model.latent[...].astype(maps.dtype)
     latents = jnp.broadcast_to(first[None], (len(maps), *first.shape))
@@ -232,7 +233,8 @@ def _convolutional(model: DynPerceiver, state: State, *, train: bool = False) ->
 
 
 def _merged(model: DynPerceiver, state: State, *, train: bool = False) -> tuple[State, jax.Array]:
-    latents, (norm, classify) = state["latents"], model.classifier_merge
+    merge: Any = model.classifier_merge
+    latents, (norm, classify) = state["latents"], merge
     pooled = reading(model.last_cross_att_z2x, state["maps"], latents).mean((1, 2))
     features = model.known([pooled, latents.mean(1)], model.isc4, state["logits"], train=train)
     return {"logits": state["logits"]}, classify(norm(features, train=train))

@@ -32,6 +32,8 @@ class Segmented(nnx.Module):
     A subclass defines `segments` and `begin`, and sets `preprocessing`, that of the images that it takes.
     """
 
+    preprocessing: Preprocessing
+
     def segments(self) -> tuple[Segment, ...]:
         """The segments, in order."""
         raise NotImplementedError

@@ -136,7 +136,7 @@ class Opinion(NamedTuple):
 
 def judged(
     opinion: Opinion | None, dense: Opinion | None, before: Opinion | None, where: Bool[np.ndarray, "n"] | None
-) -> tuple[Interval | str, ...]:
+) -> tuple[Interval | str, Interval | str, Interval | str, Interval | str, Interval | str]:
     """Returns the columns of `Row` from `agreement_before` to `rescued`; empty where there is nothing to judge by.
 
     Args:
@@ -144,7 +144,7 @@ def judged(
       where: images that networks on smaller images get wrong.
     """
     if opinion is None or dense is None:
-        return ("",) * 5
+        return "", "", "", "", ""
     earlier = "" if before is None else before.agreement(dense)
     rescued = "" if where is None else opinion.accuracy(where)
     return earlier, opinion.agreement(dense), opinion.accuracy(), opinion.lost(dense), rescued

@@ -29,7 +29,7 @@ class Lesson:
         self.learning: Learning = learning(settings.trainable, student, split(student).params, settings.seed)
         self.fixed = {"teacher": self._teacher.params, "frozen": self.learning.frozen}
 
-    def optimizer(self, schedule: optimizer.Schedule) -> Any:
+    def optimizer(self, schedule: optimizer.Schedule | float) -> Any:
         settings = self._settings
         mask = optimizer.decay_mask(self.learning.trained)
         return optimizer.adamw(schedule, weight_decay=settings.weight_decay, decay_mask=mask, clip_norm=1.0)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxprune import reduction
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
-from jaxprune.reduction import At, Plan
+from jaxprune.reduction import Plan
 from jaxprune.reduction.parts.step_sizes import Rate
 from jaxprune.train.step import LossFn
 
@@ -29,12 +29,7 @@ def eased(model: Any, share: float) -> Plan:
         return model.plan
     depth = len(model.sites(model.preprocessing.sides))
     steps = zip(model.plan.steps_for(depth), reduction.installed(model), strict=True)
-    return Plan(
-        steps=[
-            At.of(at.layer, at.reducer_class, Rate(1 - share * (1 - reducer.step.keep_rate)), at.position, at.options)
-            for at, reducer in steps
-        ]
-    )
+    return Plan(steps=[at.changed(amount=Rate(1 - share * (1 - reducer.step.keep_rate))) for at, reducer in steps])
 
 
 class ByStep:

@@ -147,7 +147,8 @@ def _parts(model: Any, reducer_of: Callable[[Any], Any]) -> list[Part]:
     blocks = [(site, model.block_cost(site), reducer_of(model.block(site))) for site in sites]
     arriving = sites[0].num_prefix_tokens + sites[0].num_patches
     for (site, dense, reducer), (cost, rows) in zip(blocks, through(blocks, sites[0].num_patches), strict=True):
-        block, arriving = model.block(site), arriving if site.removable else rows.keys
+        block = model.block(site)
+        arriving = arriving if site.removable and reducer is not None else rows.keys
         if reducer is not None and is_idle(type(reducer), reducer.step):
             reducer = None
         left = arriving if reducer is None else site.num_prefix_tokens + reducer.num_tokens()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from other_sizes import crossmae, learned_reduction, ltrp_papr, merging, mim, networks, parts, token_reduction
+from other_sizes import choosing, crossmae, learned_reduction, ltrp_papr, merging, mim, networks, parts, token_reduction
 from support import GOLDEN
 
 TESTS = Path(__file__).parent.parent
-MODULES = (mim, crossmae, learned_reduction, ltrp_papr, merging, networks, parts, token_reduction)
+MODULES = (mim, choosing, crossmae, learned_reduction, ltrp_papr, merging, networks, parts, token_reduction)
 SETS = {module.__name__.rpartition(".")[2]: module.FAMILIES for module in MODULES}
 
 

@@ -123,7 +123,11 @@ def _compared(
             name: Opinion.of(judge, replies(student, sample, f"{name}, before")) for name, student in students.items()
         }
     )
-    failed = [~opinion.right for name, opinion in opinions.items() if name.startswith("img_size=") and opinion.labelled]
+    failed = [
+        ~opinion.right
+        for name, opinion in opinions.items()
+        if name.startswith("img_size=") and opinion.right is not None
+    ]
     where = np.all(failed, axis=0) if failed else None
     rows = [
         Row(
