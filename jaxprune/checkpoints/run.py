@@ -231,8 +231,9 @@ def _read(path: Path) -> dict[str, Any]:
 def _scorer_arrays(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
     if path.is_dir():
         return _read(path / SCORER)
-    prefix = "pruner.scorer."
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    parts = ((name.rpartition("pruner.scorer."), array) for name, array in arrays.items())
+    # The scorer of a network around a host is that of its encoder.
+    return {name: array for (place, mark, name), array in parts if mark and place in ("", "encoder.")}
 
 
 def _scorer_network(recipe: Mapping[str, Any]) -> Any:
