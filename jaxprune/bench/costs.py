@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from math import nan
+from typing import Any
 
 from jaxprune import flops
 from jaxprune.bench.timing import OverRounds, interleaved, interleaved_medians, speed_up
@@ -45,7 +46,7 @@ class Promise:
         return self.factor < 1 and not self.range.high >= 1
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanCost:
     """The cost of a contestant: FLOPs counted and by the compiler, speed, and share of the theoretical speed-up."""
 
@@ -83,15 +84,23 @@ def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -
     gflops = {name: c.gflops() for name, c in contestants.items()}
     return [
         PlanCost(
-            name,
-            gflops[name],
-            flops.compiled_flops(runners[name].program) / batch_size / 1e9,
-            batch_size / seconds[name],
-            1000 * latency[name],
-            promise(name, seconds, gflops, speed_up(turns[DENSE], turns[name])),
+            plan=name,
+            gflops=gflops[name],
+            gflops_compiled=flops.compiled_flops(runners[name].program) / batch_size / 1e9,
+            images_per_second=batch_size / seconds[name],
+            latency=1000 * latency[name],
+            promise=promise(name, seconds, gflops, speed_up(turns[DENSE], turns[name])),
         )
         for name in contestants
     ]
+
+
+def speeds(networks: Mapping[str, Any], batch_size: int, rounds: int) -> dict[str, OverRounds]:
+    """Returns the speed-up of each network over the first, on one device, timed in turns, one turn each per round."""
+    runners = {name: Runner(model, random_images(model, batch_size)) for name, model in networks.items()}
+    turns = interleaved(runners, rounds)
+    first = next(iter(networks))
+    return {name: speed_up(turns[first], of_network) for name, of_network in turns.items()}
 
 
 def promise(

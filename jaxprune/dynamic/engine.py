@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -80,10 +81,7 @@ class Engine:
     ):
         if remainder not in REMAINDERS:
             raise unknown("remainder", remainder, REMAINDERS)
-        powers = (2**power for power in range(int(math.log2(batch_size)) + 1))
-        self.buckets = tuple(sorted({*(buckets or powers), batch_size}))
-        if self.buckets[0] < 1 or self.buckets[-1] > batch_size:
-            raise UserError(f"buckets {tuple(buckets)} are not all from 1 to batch_size={batch_size}: leave them out.")
+        self.buckets = buckets_of(batch_size, buckets)
         parts = split(model)
         self._arrays, self._model, self._remainder, self._rule = {**parts.params, **parts.rest}, model, remainder, rule
         # The graph is an argument of no program: each segment is a function of the arrays and a state.
@@ -101,13 +99,13 @@ class Engine:
         return self._thresholds
 
     @thresholds.setter
-    def thresholds(self, values: Sequence[float]) -> None:
+    def thresholds(self, values: Sequence[float] | np.ndarray) -> None:
         thresholds = np.asarray(values, float)
         if thresholds.shape != (len(self._segments),) or np.isnan(thresholds).any():
             raise UserError(f"{len(self._segments)} exits need as many thresholds, and they are {list(values)}.")
         self._thresholds = thresholds
 
-    def under(self, thresholds: Sequence[float]) -> "Engine":
+    def under(self, thresholds: Sequence[float] | np.ndarray) -> "Engine":
         """Returns an engine with other thresholds, which shares the compiled programs."""
         engine = copy.copy(self)
         engine.thresholds, engine.calls = thresholds, Counter()
@@ -122,7 +120,7 @@ class Engine:
         """Compiles and runs every segment for every bucket."""
         for bucket in self.buckets:
             pixels = np.zeros((bucket, *self._model.preprocessing.sides, 3), np.uint8)
-            state = self._model.begin(pixels)
+            state = self._model.begin(jnp.asarray(pixels))
             for segment in range(len(self._segments)):
                 state, _ = self._run(segment, state)
 
@@ -143,7 +141,7 @@ class Engine:
         first = 0
         for images in batches:
             ids, first = np.arange(first, first + len(images)), first + len(images)
-            queues[0].append(_Waiting(ids, self._model.begin(images), None))
+            queues[0].append(_Waiting(ids, self._model.begin(jnp.asarray(images)), None))
             yield from self._drain(queues, flush=self._remainder != "hold")
         yield from self._drain(queues, flush=True)
 
@@ -184,6 +182,22 @@ class Engine:
             self._programs[key] = self._segments[segment].lower(self._arrays, state).compile()
         self.calls[segment, bucket] += 1
         return self._programs[key](self._arrays, state)
+
+
+def buckets_of(batch_size: int, buckets: Sequence[int] = ()) -> tuple[int, ...]:
+    """Returns the batch sizes to compile for: those named, or the powers of two, and the largest.
+
+    >>> buckets_of(6)
+    (1, 2, 4, 6)
+
+    Raises:
+      UserError: one of them is not from 1 to `batch_size`.
+    """
+    powers = (2**power for power in range(int(math.log2(max(batch_size, 1))) + 1))
+    sizes = tuple(sorted({*(buckets or powers), batch_size}))
+    if sizes[0] < 1 or sizes[-1] > batch_size:
+        raise UserError(f"buckets {tuple(buckets)} are not all from 1 to batch_size={batch_size}: leave them out.")
+    return sizes
 
 
 def _taken(queue: list[_Waiting], count: int) -> _Waiting:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 from jaxprune.report.formatting import format_number
+from jaxprune.report.latex_table import latex_table
 
 Rows = Sequence[Mapping[str, Any]]
 Record = TypeVar("Record")
@@ -149,6 +150,15 @@ class Table(Sequence[Record], Generic[Record]):
     def text(self, ends: bool = True) -> str:
         """Returns the table for a terminal; see `flat`."""
         return as_text(self.flat(ends))
+
+    def to_latex(self, *, caption: str = "", label: str = "") -> str:
+        r"""Returns the table for a paper, in the style of booktabs.
+
+        Args:
+          caption, label: with one of them, the table floats; both are LaTeX.
+        """
+        formats = {title: column.format for title, column in self.columns().items() if column.format}
+        return latex_table(self.cells(), formats, caption=caption, label=label)
 
     def write_csv(self, path: str | os.PathLike, **same: Any) -> None:
         """Writes the table; `same` are columns with one value for all rows, such as the device."""

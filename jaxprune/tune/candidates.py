@@ -20,6 +20,7 @@ class Candidate(NamedTuple):
       kept: fraction of the patches left at the end.
       model: the network.
       cost: predicted cost.
+      weights: fingerprint of weights of its own, such as a healed network's; "" for the dense network's.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Candidate(NamedTuple):
     kept: float
     model: Any
     cost: Cost
+    weights: str = ""
 
     @property
     def family(self) -> tuple[str, tuple[int, ...]]:
@@ -47,14 +49,9 @@ def default_places(depth: int) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(places for places in (quarters(depth), early) if places))
 
 
-def default_methods() -> tuple[str, ...]:
-    """Returns the methods that need no training: those without parameters, as they are off the shelf."""
-    return tuple(name for name in reduction.standalone() if not reduction.methods()[name].has_parameters({}))
-
-
 def require_untrained(methods: Iterable[str]) -> None:
     """Raises a `UserError` for methods with parameters: what is certified must not depend on their random values."""
-    usable = default_methods()
+    usable = reduction.untrained()
     for method in methods:
         if method in reduction.methods() and method not in usable:
             raise UserError(

@@ -21,11 +21,11 @@ from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.store import load_params
 from jaxprune.commands import prune
 from jaxprune.commands.shared import inputs, networks
-from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import proposals, pruning
 from jaxprune.measures.insertion_deletion import area, curves
 from jaxprune.models import resnet
+from jaxprune.nn.images import normalize
 from jaxprune.reduction import DENSE
 from jaxprune.train import optimizer, probe
 

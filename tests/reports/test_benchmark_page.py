@@ -37,7 +37,7 @@ def timed(plan):
     faster = SECONDS["dense"] / SECONDS[plan]
     over = OverRounds.of([0.9 * faster, faster, 1.2 * faster]) if plan != "dense" else OverRounds.of([1.0, 1.0, 1.0])
     return bench_costs.PlanCost(
-        plan,
+        plan=plan,
         gflops=GFLOPS[plan],
         gflops_compiled=1.1 * GFLOPS[plan],
         images_per_second=8 / SECONDS[plan],

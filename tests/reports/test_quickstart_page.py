@@ -44,7 +44,14 @@ SUMMARIES["pretrain"]["ratio_to_mean_colour"] = 0.6543
 
 
 def row(plan, gflops, faster, accuracy):
-    cost = PlanCost(plan, gflops, gflops, 40.0 * faster, 25.0, Promise(faster, 1.0, faster, ""))
+    cost = PlanCost(
+        plan=plan,
+        gflops=gflops,
+        gflops_compiled=gflops,
+        images_per_second=40.0 * faster,
+        latency=25.0,
+        promise=Promise(faster, 1.0, faster, ""),
+    )
     return BenchmarkRow(cost, PlanResult(Scores(Interval(accuracy, accuracy, accuracy), 1.0)))
 
 

@@ -48,7 +48,7 @@ class Setting(NamedTuple):
     networks: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ScorerRow:
     """The dense network, or a scorer at one keep rate: cost, speed if measured, areas under the curves if any."""
 
@@ -86,14 +86,16 @@ def by_scorer(
     """
     return Table(
         ScorerRow(
-            row.scorer,
-            row.gflops,
-            rows[0].gflops / row.gflops,
-            speeds.get(row.scorer),
-            *_areas(pruned, row.scorer, num_scored(model)),
+            scorer=row.scorer,
+            gflops=row.gflops,
+            implied=rows[0].gflops / row.gflops,
+            speed=speeds.get(row.scorer),
+            insertion=insertion,
+            deletion=deletion,
         )
         for row in rows
         if row.scorer == DENSE or row.keep_rate == keep_rate
+        for insertion, deletion in [_areas(pruned, row.scorer, num_scored(model))]
     )
 
 

@@ -38,7 +38,7 @@ def table(tuned: Tuned) -> Table[TunedRow]:
 
 
 def _row(tuned: Tuned, row: Row) -> TunedRow:
-    test, estimated = row.tested, row.errors is not None and bool(row.images)
+    test, errors, images = row.tested, row.errors, row.images
     return TunedRow(
         plan=row.name,
         choice="yes" if row.name == (tuned.plan or DENSE) else "",
@@ -48,8 +48,8 @@ def _row(tuned: Tuned, row: Row) -> TunedRow:
         latency=1000 * row.timed[0].median if row.timed else "",
         predicted=1000 * row.predicted.seconds if row.predicted else "",
         megabytes=row.cost.megabytes,
-        risk=share(row.errors, row.images) if estimated else "",
-        images=row.images if estimated else "",
+        risk="" if errors is None or not images else share(errors, images),
+        images="" if errors is None or not images else images,
         tested=f"{test.errors} of {test.images}" if test else "",
         p_value=test.p_value if test else "",
         limit=test.limit if test else "",
@@ -86,7 +86,10 @@ def describe(section: Section, tuned: Tuned) -> None:
     """Adds the results to a section of a report."""
     bound, (estimating, testing) = tuned.bound, tuned.images
     section.note(tuned.why, kind="info" if tuned.plan else "warning")
-    if tuned.plan:
+    if tuned.healed:
+        section.text("The healed network holds its plan; every command opens it with:")
+        section.command(f"--config.run={tuned.healed}")
+    elif tuned.plan:
         section.text(
             "The plan, as text for `jaxprune.reduction.Plan.from_text`; `--config.plan` and `--config.plans` also take "
             "the file that holds it, `plan.txt`:"

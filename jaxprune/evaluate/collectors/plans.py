@@ -24,7 +24,7 @@ class PlanResult:
     token_counts: CountCells | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanRow:
     """The scores and the cost of a contestant; what it is evaluated for comes first."""
 
@@ -58,7 +58,10 @@ class Comparison(NamedTuple):
 
     def table(self, contestants: Mapping[str, Contestant]) -> Table[PlanRow]:
         """Returns a row for each contestant."""
-        rows = (PlanRow(name, c.gflops(), self.result(name)) for name, c in contestants.items())
+        rows = (
+            PlanRow(plan=name, gflops=contestant.gflops(), result=self.result(name))
+            for name, contestant in contestants.items()
+        )
         return Table(rows, ("plan", "accuracy", "agreement", "gflops", "tokens", "rate"))
 
 

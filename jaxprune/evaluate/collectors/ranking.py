@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxprune import metrics, scoring
-from jaxprune.data.augment import normalize
 from jaxprune.evaluate import Forward
 from jaxprune.evaluate.collectors.reconstruction import held_out_key
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import Split, merge
 from jaxprune.ops.patches import patchify
 from jaxprune.preprocessing import Preprocessing
