@@ -6,9 +6,9 @@ python -m jaxprune.main --config=configs/analyse.py --config.model.weights=FILE 
 
     :published=true    the paper's four keep rates, and its methods without parameters
     :published=true,trained=true,run=RUN,path=DIR
-                       with the other five, each fine-tuned from RUN, a dense DeiT-S (or model=NAME), at each keep rate by
-                       the recipe of configs/reduction/imagenet.py: twenty runs in folders of their own, each resumed, or
-                       left alone once complete, by the same command. DIR holds ImageNet (source=tfds, or folder).
+                       with the other five, each fine-tuned from RUN, a dense DeiT-S (or model=NAME), at each keep rate
+                       by the recipe of configs/reduction/imagenet.py: twenty runs in folders of their own, resumed,
+                       or left alone once complete, by the same command. DIR holds ImageNet (source=tfds, or folder).
 
 Every plan in `plans` without an amount is run at each of `keep_rates`, and Random with them. The analysis uses an
 evenly spaced sample of the held-out images. It reports accuracy and its change, agreement with the dense network, and

@@ -171,8 +171,8 @@ def test_accuracy_and_cost(parts):
     assert table.caption == (
         "n = 8 images. rows: rows after each step as a share of the patches, mean over images; cosine: mean cosine of "
         "pooled features with the dense network's. accuracy: in brackets the 95 % interval (Wilson); change from the "
-        "dense network, with its 95 % interval (Agresti and Min, paired by image); agreement: share of images with the dense "
-        "network's prediction; lost and won: images that only the dense network, or only the plan, gets right."
+        "dense network, with its 95 % interval (Agresti and Min, paired by image); agreement: share of images with the "
+        "dense network's prediction; lost and won: images that only the dense network, or only the plan, gets right."
     )
     # Top-K .33 loses four images of 8 and wins one; with two more, half of each side: -.3 ± 1.96 √((.6 - .09) / 10).
     assert table.lines == [
