@@ -45,7 +45,7 @@ def halves(count, seed=0):
 
 
 def test_thresholds_are_tested_on_images_that_did_not_choose_them():
-    choosing, testing = halves(400)
+    _, testing = halves(400)
     sure, wrong = np.random.default_rng(0).random((2, 400)), np.zeros((2, 400), bool)
     sure[1] = 1.0
     assert certified_thresholds(sure, wrong, COSTS[:2], alpha=0.1).test is not None
