@@ -142,7 +142,7 @@ class ConvNeXtBlock(Reducible):
         mixed = tokens._replace(x=self.conv_dw(tokens.x.reshape(b, *grid, d)).reshape(b, n, d))
         branch, report = self.skip(mixed, attended, self._work, train=train, key=reducer_key)
         residual = tokens.x
-        if report is not None and not train and self.reducer.clears_map:
+        if report is not None and not train and self.reducer.clears_map and self.reducer.step.restore == "zero":
             residual = residual * (report.row_map >= 0)[..., None].astype(residual.dtype)
         branch = self.drop_path(branch, drop_key if train else None)
         return tokens._replace(x=residual + branch), NOTHING, report

@@ -70,7 +70,8 @@ class Block(BlockParts):
             change = self._grained(tokens.x, heads, grid, keys if train else (None, None, None))
             attended = observe(heads, None, None, (self.needs | taps) - _NOT_OF_HEADS, self.num_prefix_tokens)
             return tokens._replace(x=tokens.x + change), self._with_normed(attended, tokens.x, taps), None
-        drop_keys = keys[:2] if train else (None, None)
+        # As published, the block that sees dropped rows again has no DropPath.
+        drop_keys = keys[:2] if train and not self.fuses else (None, None)
         where = self.reduces_where()
         soft = self.soft_policy and train
         needs = (self.needs | taps) - _NOT_OF_HEADS
@@ -79,7 +80,7 @@ class Block(BlockParts):
         if where == "anew":
             attended = self._observed(tokens, soft, needs, grid)
         if where in ("before", "anew"):
-            tokens, report = reducer(tokens, attended, train=train, key=keys[2])
+            tokens, report = self.reduce(tokens, attended, train=train, key=keys[2])
             grid = None
         heads, bias = self.heads(tokens.x, tokens.position), self.bias(tokens, grid)
         policy = tokens.policy if self.has_absent or soft else None
@@ -88,7 +89,7 @@ class Block(BlockParts):
             bias = key_mask_bias(bias, policy)
             attended = observe(heads, bias, policy, needs, self.num_prefix_tokens)
             attended = self._with_normed(attended, tokens.x, taps)
-            tokens, report = reducer(tokens, attended, train=train, key=keys[2])
+            tokens, report = self.reduce(tokens, attended, train=train, key=keys[2])
             kept = report.kept
             of_rows = lambda values: take(values.swapaxes(1, 2), kept, self.num_prefix_tokens).swapaxes(1, 2)
             queries = of_rows(heads.q)
@@ -98,7 +99,7 @@ class Block(BlockParts):
         elif where == "ahead":
             options = {"bias": bias, "policy": policy, "soft_policy": soft, "grid": grid}
             _, attended = self.attend(heads, needs=needs, **options)
-            tokens, report = reducer(tokens, attended, train=train, key=keys[2])
+            tokens, report = self.reduce(tokens, attended, train=train, key=keys[2])
             # Merged rows share their value, and average what they gather.
             gathered, _ = self.attend(heads._replace(v=self._spread_values(tokens.x, report.row_map)), **options)
             gathered = reducer.average(gathered, report)
@@ -112,10 +113,10 @@ class Block(BlockParts):
             branch, report = self.skip(tokens, readable, work, train=train, key=keys[2])
             return tokens._replace(x=tokens.x + self.drop_path(branch, drop_keys[1])), attended, report
         if where == "after":
-            tokens, report = reducer(tokens, attended._replace(**passed), train=train, key=keys[2])
+            tokens, report = self.reduce(tokens, attended._replace(**passed), train=train, key=keys[2])
         tokens = tokens._replace(x=self.feed(tokens.x, drop_keys[1]))
         if where == "behind":
-            tokens, report = reducer(tokens, attended, train=train, key=keys[2])
+            tokens, report = self.reduce(tokens, attended, train=train, key=keys[2])
         return tokens, attended, report
 
     def _observed(self, tokens: Tokens, soft: bool, needs: frozenset[str], grid: tuple[int, ...] | None) -> Attended:

@@ -66,8 +66,8 @@ def view(model: Any, images: Float[Array, "b *sides c"], **options: Any) -> View
     size = model.preprocessing.sides
     if images.shape[1:-1] != size:
         images = resize(images, size, "bicubic", antialias=True)
-    tokens, _ = model.forward_features(images, **options)
-    patches = model.patch_maps(tokens, size)
+    tokens, aux = model.forward_features(images, **options)
+    patches = model.patch_maps(tokens, size, aux.waiting)
     grid = patches.shape[:-1]
     held = jnp.ones(grid, bool)
     if tokens.assign is not None and tokens.assign.shape[1] == patches[0, ..., 0].size:

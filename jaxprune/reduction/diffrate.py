@@ -72,6 +72,9 @@ class DiffRate(Reducer):
             return min(self.prune_keep, arriving)
         return arriving - int((arriving - self.step.num_keep) * self.pruned)
 
+    def num_dropped(self) -> int:
+        return self.step.tokens_in - self.num_ranked()
+
     def flops(self) -> int:
         """2·k·m·d: the similarities of m merged rows with k kept ones, and the sums of what joins."""
         return 2 * self.step.num_keep * (self.num_ranked() - self.step.num_keep) * self.step.embed_dim

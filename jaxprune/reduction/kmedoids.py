@@ -103,6 +103,7 @@ class KMedoids(Reducer):
     """
 
     where = "before"
+    drops = False
     needs = frozenset({"received"})
 
     def __init__(

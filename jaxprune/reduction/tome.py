@@ -93,6 +93,7 @@ class ToMe(PairMerger):
         if merge == "prune" and step.cells is not None:
             raise UserError(f"merge='prune' drops rows, and the windows of block {step.layer} are whole: use 'mean'.")
         self.rounds, self.merge, self.proportional = rounds, merge, proportional
+        self.drops = merge == "prune"
         self.merged_in_place = step.cells is not None and unmerge == "stage"
 
     def counts(self) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxprune import commands, main, models
+from jaxprune import commands, main, models, reduction
 from jaxprune.checkpoints.run import backbone, load_model
 from jaxprune.commands import finetune, linear_probe
 from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
@@ -93,6 +93,28 @@ def test_the_limits_of_the_learning_rate_are_scaled_by_layer_or_absolute(limits_
             rate = low + (scale - low) * 0.5 * (1 + np.cos(np.pi * step / 8))
             rate = start + (scale - start) * step / 2 if step < 2 else rate
             np.testing.assert_allclose(-updates_of_step[name], rate, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["dtem", "topk"])
+def test_the_parameters_of_the_method_alone_may_train(method):
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 2, "num_heads": 2}
+    model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    model = reduction.apply(model, reduction.Plan(method, keep_rate=0.5, reduction_loc=(1,)), rngs=nnx.Rngs(0))
+    params = split(model).params
+    config = finetune.defaults(batch_size=64, epochs=4.0, only_method=True)
+    config.reduction.method = method
+    steps = Length(per_epoch=2, total=8)
+    training = Training(config, Path(), None, None, steps, learning_rate(config, steps), None)
+    if method == "topk":
+        with pytest.raises(UserError, match=r"reduction\.method='topk' has none"):
+            grouped_optimizer(config, params, model, training)
+        return
+    tx = grouped_optimizer(config, params, model, training)
+    state, grads, moved = tx.init(params), jax.tree.map(jnp.ones_like, params), set()
+    for _ in range(3):
+        updates, state = tx.update(grads, state, params)
+        moved |= {name for name, update in updates.items() if np.abs(update).max() > 0}
+    assert moved == {"blocks.1.reducer.metric.kernel", "blocks.1.reducer.metric.bias"}
 
 
 @pytest.mark.parametrize(("encoder", "epochs"), [("vit", 100), ("swin", 100)])

@@ -12,8 +12,8 @@ from flax import nnx
 from jaxprune import models, parallel, recover, reduction
 from jaxprune.checkpoints import load_model, save_model
 from jaxprune.data.arrays import of_arrays
-from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import split
 from jaxprune.recover.lesson import as_read_by
 from jaxprune.recover.rates import eased, falling, in_turn
