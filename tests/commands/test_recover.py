@@ -112,6 +112,7 @@ def test_the_finding_names_no_winner_where_intervals_overlap():
     assert "stands out in accuracy: the intervals of a (79.0%) and b (78.0%) overlap" in _finding(
         Table([dense, row("a", 0.79, 2.0), row("b", 0.78, 2.1)]), "accuracy"
     )
+    assert "stands out in accuracy" in _finding(Table([dense, row("a", 0.79, 2.0), row("b", 0.78, 2.0)]), "accuracy")
     # The interval of b ends above the lower end of a's, its value lies below.
     assert "stands out in accuracy: the intervals of a (79.0%) and b (76.0%) overlap" in _finding(
         Table([dense, row("a", 0.79, 2.0), row("b", 0.76, 2.1)]), "accuracy"
