@@ -158,3 +158,23 @@ def test_eight_devices_train_and_test_as_one(name, tmp_path, monkeypatch):
     np.testing.assert_allclose(losses["one"], losses["eight"], rtol=1e-5)
     for score in ("miou", "macc", "aacc"):
         assert summaries["one"][score] == pytest.approx(summaries["eight"][score], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_predict_and_benchmark_take_a_segmentation_network(trained, tmp_path):
+    workdir, _ = trained
+    picture = tmp_path / "scene.png"
+    Image.fromarray(SceneMaps(3, (40, 48))[1]["image"]).save(picture)
+    root = CONFIGS.parent
+    made = main.load_config(str(root / "predict.py"))
+    made.update(run=str(workdir), image=str(picture))
+    summary = commands.find("predict")(made, tmp_path / "predict")
+    assert summary["class"] in SceneMaps.class_names and 0 < summary["share"] <= 1
+    assert Path(summary["picture"]).is_file()
+    made = main.load_config(str(root / "benchmark.py"))
+    made.update(run=str(workdir), plans=("topk",), rounds=2, batch_size=2)
+    assert commands.find("benchmark")(made, tmp_path / "benchmark")["plans"] == 1
+    made = main.load_config(str(root / "evaluate.py"))
+    made.update(run=str(workdir))
+    with pytest.raises(UserError, match=r"holds a segmentation network.*use the command segment"):
+        commands.find("evaluate")(made, tmp_path / "evaluate")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxprune.bench.costs import PlanCost, Promise
 from jaxprune.commands.shared import reporting
 from jaxprune.config import Config
 from jaxprune.data.maps.label_maps import LabelMaps
@@ -24,10 +25,16 @@ BOOTSTRAP = "95 % interval over images (bootstrap)"
 
 
 class Tested(NamedTuple):
-    """What a network made of a set, and its cost for one image that it reads, head included."""
+    """What a network made of a set, and its cost for one image that it reads, head included.
+
+    Attributes:
+      gflops: counted.
+      cost: measured, if it was.
+    """
 
     outcome: Outcome
     gflops: float
+    cost: PlanCost | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +57,8 @@ class NetworkRow:
     difference: Interval | None = column("difference", format="+.3g", ends=("low", "high"))
     pixel_accuracy: Interval = column("aAcc", format=".3g", ends=("low", "high"))
     agreement: float = column("agreement", format=".4g")
+    images_per_second: float | None = column("images/s", format=".3g", best="max", default=None)
+    promise: Promise | None = None
 
 
 def describe(
@@ -114,11 +123,13 @@ def _head(section: Section, config: Config, workdir: Path, summary: Mapping[str,
 def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested]) -> None:
     (_, dense), *_ = tests.items()
     rows = []
-    for name, (outcome, gflops) in tests.items():
+    for name, (outcome, gflops, cost) in tests.items():
         spans = intervals(outcome.areas)
         difference = paired_intervals(outcome.areas, dense.outcome.areas) if rows else None
         agreement = float(np.mean(outcome.agreement))
-        rows.append(NetworkRow(name, gflops, spans.mean_iou, difference, spans.pixel_accuracy, agreement))
+        scored = (name, gflops, spans.mean_iou, difference, spans.pixel_accuracy, agreement)
+        speed = () if cost is None else (cost.images_per_second, cost.promise)
+        rows.append(NetworkRow(*scored, *speed))
     table = Table(rows)
     table.write_csv(workdir / "plans.csv")
     section.table(

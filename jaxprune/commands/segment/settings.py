@@ -125,6 +125,8 @@ class Settings(inspection.PlanTexts, groups.Training):
     plans: tuple[str, ...] = setting((), "plans to compare with the dense network in the test", free=True)
     keep_rate: float = number(0.7, "for plans without an amount", above=0, at_most=1, free=True)
     reduction_loc: tuple[int, ...] = setting((), f"for plans without blocks; {inspection.QUARTERS}", free=True)
+    rounds: int = number(0, "timing rounds of a test with plans; 0: no timing", at_least=0, free=True)
+    timed_batch: int = number(4, "images, or windows, a batch when speed is measured", at_least=1, free=True)
     pictures: int = number(6, "images with the lowest IoU in the report", at_least=0, free=True)
     model: Encoder = Encoder(name="vit_base_patch16_224")
     head: Head = Head()
