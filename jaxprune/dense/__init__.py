@@ -10,6 +10,7 @@ from flax import nnx
 from jaxprune import plugins
 from jaxprune.dense.parts.base import SegmentationLoss, Segmenter
 from jaxprune.dense.parts.inference import mirrored, probabilities, sliding, whole
+from jaxprune.dense.parts.token_engine import TokenEngine
 from jaxprune.nn import Host
 from jaxprune.nn.images import require_buildable
 from jaxprune.nn.recipe import remember
@@ -17,6 +18,7 @@ from jaxprune.nn.recipe import remember
 __all__ = [
     "SegmentationLoss",
     "Segmenter",
+    "TokenEngine",
     "create",
     "methods",
     "mirrored",

@@ -32,6 +32,8 @@ class Segmented(nnx.Module):
     A subclass defines `segments` and `begin`, and sets `preprocessing`, that of the images that it takes.
     """
 
+    preprocessing: Preprocessing
+
     def segments(self) -> tuple[Segment, ...]:
         """The segments, in order."""
         raise NotImplementedError
@@ -55,18 +57,6 @@ class Segmented(nnx.Module):
             state, values = segment.call(self, state)
             logits.append(values)
         return jnp.stack(logits)
-
-
-def normalized(pixels: UInt8[Array, "b *sides c"], record: Preprocessing) -> Float[Array, "b *sides c"]:
-    """Returns pixels from 0 to 255 as a network with this preprocessing reads them, in float32."""
-    return of_unit(pixels.astype(jnp.float32) / 255, record)
-
-
-def of_unit(images: Float[Array, "b *sides c"], record: Preprocessing) -> Float[Array, "b *sides c"]:
-    """Returns images from 0 to 1 as a network with this preprocessing reads them."""
-    mean, std = (jnp.asarray(values, jnp.float32) for values in (record.mean, record.std))
-    lead = (None,) * (images.ndim - 1)
-    return (images - mean[lead]) / std[lead]
 
 
 def require_classes(counts: Sequence[int]) -> None:

@@ -13,9 +13,9 @@ from flax import nnx
 from jax import Array
 
 import jaxprune
-from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn.around_host import host_of
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import copied, variables
 from jaxprune.nn.recipe import Recipe
 

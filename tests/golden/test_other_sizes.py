@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from other_sizes import (
+    choosing,
     crossmae,
     learned_reduction,
     ltrp_papr,
@@ -21,7 +22,10 @@ from other_sizes import (
 from support import GOLDEN
 
 TESTS = Path(__file__).parent.parent
-MODULES = (mim, crossmae, learned_reduction, ltrp_papr, merging, networks, parts, segmentation, token_reduction)
+MODULES = (
+    *(mim, choosing, crossmae, learned_reduction, ltrp_papr, merging, networks, parts),
+    *(segmentation, token_reduction),
+)
 SETS = {module.__name__.rpartition(".")[2]: module.FAMILIES for module in MODULES}
 
 
