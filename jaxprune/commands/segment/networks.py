@@ -44,12 +44,12 @@ def trained(config: Config) -> tuple[Segmenter, tuple[str, ...]]:
 
 def under_plans(config: Config, network: Segmenter) -> dict[str, Segmenter]:
     """Returns the network as it is, and under each of `config.plans`."""
-    own = DENSE if network.plan is None else network.plan.text
+    first = DENSE if network.plan is None else network.plan.text
     reduced = {
         text: reduction.apply(network, plan, rngs=nnx.Rngs(config.seed))
         for text, plan in networks.plans(config).items()
     }
-    return {own: network, **reduced}
+    return {first: network, **reduced}
 
 
 def with_recorded(config: Config, network: Segmenter) -> Config:

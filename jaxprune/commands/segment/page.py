@@ -99,12 +99,13 @@ def _head(section: Section, config: Config, workdir: Path, summary: Mapping[str,
     under = f", under {summary['plan']}" if summary["plan"] else ""
     frozen = " A frozen encoder: only the head is trained." if trains and config.frozen else ""
     windows = "windows that slide" if config.test.mode == "slide" else "whole images"
-    more = [f"scales {', '.join(f'{scale:g}' for scale in config.test.scales)}"] if len(config.test.scales) > 1 else []
-    more += ["mirrored images"] if config.test.flip else []
+    scales = ", ".join(f"{scale:g}" for scale in config.test.scales)
+    options = [f"scales {scales}"] if len(config.test.scales) > 1 else []
+    options += ["mirrored images"] if config.test.flip else []
+    also = f", with {' and '.join(options)}" if options else ""
     section.text(
-        f"On {summary['data']}{under}.{frozen} Tested on {summary['images']} images by {windows}"
-        f"{f', with {chr(32).join(more)}' if more else ''}. {summary['void_share']:.2%} of their pixels have no class "
-        "and do not count."
+        f"On {summary['data']}{under}.{frozen} Tested on {summary['images']} images by {windows}{also}. "
+        f"{summary['void_share']:.2%} of their pixels have no class and do not count."
     )
     tiles = {}
     for name, title in (("miou", "mIoU"), ("macc", "mAcc"), ("aacc", "aAcc")):
@@ -127,9 +128,9 @@ def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested]) -> None
         spans = intervals(outcome.areas)
         difference = paired_intervals(outcome.areas, dense.outcome.areas) if rows else None
         agreement = float(np.mean(outcome.agreement))
-        scored = (name, gflops, spans.mean_iou, difference, spans.pixel_accuracy, agreement)
+        cells = (name, gflops, spans.mean_iou, difference, spans.pixel_accuracy, agreement)
         speed = () if cost is None else (cost.images_per_second, cost.promise)
-        rows.append(NetworkRow(*scored, *speed))
+        rows.append(NetworkRow(*cells, *speed))
     table = Table(rows)
     table.write_csv(workdir / "plans.csv")
     section.table(
@@ -143,10 +144,10 @@ def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested]) -> None
 
 
 def _classes(outcome: Outcome, class_names: Sequence[str]) -> Table[ClassRow]:
-    spans, whole = intervals(outcome.areas).iou, scores(outcome.confusion)
+    spans, scored = intervals(outcome.areas).iou, scores(outcome.confusion)
     shares = outcome.confusion.sum(1) / max(outcome.confusion.sum(), 1)
     return Table(
-        ClassRow(name, spans[k], float(whole.accuracy[k]), float(shares[k])) for k, name in enumerate(class_names)
+        ClassRow(name, spans[k], float(scored.accuracy[k]), float(shares[k])) for k, name in enumerate(class_names)
     )
 
 

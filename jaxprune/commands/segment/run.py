@@ -163,8 +163,8 @@ def _measured(config: Config, contestants: dict, source: Any, mesh: Any, picture
 
 
 def _metrics(outcome: Outcome) -> dict[str, float]:
-    whole = scores(outcome.confusion)
-    return {"miou": whole.mean_iou, "macc": whole.mean_accuracy, "aacc": whole.pixel_accuracy}
+    scored = scores(outcome.confusion)
+    return {"miou": scored.mean_iou, "macc": scored.mean_accuracy, "aacc": scored.pixel_accuracy}
 
 
 def _scores(outcome: Outcome) -> dict[str, Any]:
@@ -212,8 +212,8 @@ def _test(config: Config, workdir: Path) -> dict[str, Any]:
 
 def _speeds(config: Config, networks_by_name: dict[str, Any]) -> dict[str, PlanCost]:
     """The speed of each network, in turns with the first one, on images of the size that they read."""
-    first, *others = networks_by_name
+    first, *reduced = networks_by_name
     timed = {DENSE: contestant(networks_by_name[first])}
-    timed |= {name: contestant(networks_by_name[name]) for name in others}
+    timed |= {name: contestant(networks_by_name[name]) for name in reduced}
     measured = costs(timed, config.timed_batch, config.rounds)
-    return dict(zip((first, *others), measured, strict=True))
+    return dict(zip((first, *reduced), measured, strict=True))

@@ -179,8 +179,8 @@ def smoke(config: Config) -> Config:
     kind = models.arguments(config.model.name)
     kept = {name: kind[name] for name in ("style", "init_values", "qkv_bias") if kind.get("style") and name in kind}
     depth = 4 if config.head.name == "upernet" else 3
-    own = {name: value for name, value in config.model.to_dict().items() if name not in ("name", "weights")}
-    config.model = {**kept, **own, **groups.TINY, "depth": depth, "name": "vit", "weights": ""}
+    arguments = {name: value for name, value in config.model.to_dict().items() if name not in ("name", "weights")}
+    config.model = {**kept, **arguments, **groups.TINY, "depth": depth, "name": "vit", "weights": ""}
     small = {"features": 8, "auxiliary_features": 8, "head_heads": 2}
     head = {name: value for name, value in config.head.to_dict().items() if name != "indices"}
     takes = {field for field in small if field in _arguments(config.head.name)}
