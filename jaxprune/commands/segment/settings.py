@@ -63,7 +63,7 @@ class MapData(MapImages):
 class Head:
     """`config.head`: the network behind the encoder, and its arguments."""
 
-    name: str = choice("upernet", "linear, fcn, upernet or segvit", lambda: dense.methods())
+    name: str = choice("upernet", "linear, fcn, upernet, segvit or dtop", lambda: dense.methods())
 
 
 @record(recipe=True, is_open=True)
@@ -142,6 +142,8 @@ class Settings(inspection.PlanTexts, groups.Training):
                 f"{prefix}optimizer.warmup_steps={config.optimizer.warmup_steps} are more than the {config.steps} "
                 "steps of the run: shorten the warm-up."
             )
+        if config.frozen and config.head.name == "dtop":
+            yield f"{prefix}frozen has no features for {prefix}head.name=dtop, whose exits act in it: use segvit."
         if config.frozen and config.plan:
             yield f"{prefix}frozen trains no encoder: give {prefix}plans to test under, and leave {prefix}plan empty."
         yield from (f"{prefix}test: {why}" for why in refused(lambda: test_time(config)))
