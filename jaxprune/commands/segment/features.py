@@ -47,7 +47,7 @@ def of_frozen(network: Any, examples: Any, config: Config, mesh: jax.sharding.Me
     record = preprocessing(config)
     batches = loader.eval_batches(
         examples,
-        batch_size=config.batch_size,
+        batch_size=config.test.batch_size or config.batch_size,
         preprocessing=record,
         transform=TrainMaps(pair(config.data.img_size)),
         num_threads=config.data.num_threads,

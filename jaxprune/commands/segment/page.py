@@ -79,6 +79,7 @@ def describe(
       rules: how maps are read; they may have the colours of the classes.
       class_names: in the order of the classes.
     """
+    workdir.mkdir(parents=True, exist_ok=True)
     first = next(iter(tests.values())).outcome
     colours = rules.palette if rules is not None and rules.palette else palette(len(class_names))
     trains = "steps" in summary

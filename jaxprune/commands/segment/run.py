@@ -154,7 +154,7 @@ def _measured(config: Config, contestants: dict, source: Any, mesh: Any, picture
         test_time(config),
         record,
         mesh,
-        batch_size=config.batch_size,
+        batch_size=config.test.batch_size or config.batch_size,
         pictures=pictures,
         num_threads=config.data.num_threads,
         process_index=jax.process_index(),

@@ -36,7 +36,7 @@ class MapData(MapImages):
     source: str = choice("scenes", '"scenes", "folder" or "tfds"', SOURCES, optional=True)
     path: str = setting("", "folder with images and label maps for each split, or a prepared TFDS directory")
     name: str = setting("", 'name of a TFDS data set, such as "scene_parse150"')
-    classes: str = setting("", 'text file, a class a line with or without its colour; or "scene_parse150"')
+    classes: str = setting("", 'text file, a class a line; "scene_parse150"; empty: classes.txt in the folder')
     maps: str = setting("", "name of the directory, or of the TFDS feature, of label maps; empty: found by name")
     ignore: tuple[int, ...] = number((), "values in maps without a class, besides 255", at_least=0)
     reduce_zero_label: bool = setting(False, "value 0 has no class, and v is class v - 1 (ADE20K)")
@@ -49,7 +49,7 @@ class MapData(MapImages):
     @staticmethod
     def check(values: Config, prefix: str) -> Iterator[str]:
         """Yields that there are no classes or no folder, and ranges that end below where they begin."""
-        if values.source in ("folder", "tfds") and not values.classes:
+        if values.source in ("folder", "tfds") and not classes_file(values):
             yield f"{prefix}source={values.source} needs {prefix}classes, a text file with one class a line."
         if values.source == "folder" and not Path(values.path).expanduser().is_dir():
             yield f"Image folder {values.path!r} does not exist or is not a directory: check {prefix}path."
@@ -57,6 +57,12 @@ class MapData(MapImages):
             yield f"{prefix}ratio={values.ratio!r} ends below where it begins: write {tuple(reversed(values.ratio))}."
         if len(values.box) not in (0, 2):
             yield f"{prefix}box={values.box!r} needs two lengths, or none: write (2048, 512)."
+
+
+def classes_file(values: Config) -> str:
+    """The file of classes of `config.data`; empty if there is none."""
+    beside = Path(values.path).expanduser() / "classes.txt"
+    return values.classes or (str(beside) if values.path and beside.is_file() else "")
 
 
 @record(recipe=True, is_open=True)
@@ -99,6 +105,7 @@ class Test:
     stride: tuple[int, ...] = number((), "of windows, rows and columns; (): two thirds of them", at_least=1)
     flip: bool = setting(False, "mirrored images count too")
     scales: tuple[float, ...] = number((1.0,), "factors of the box, whose probabilities are averaged", above=0)
+    batch_size: int = number(0, "images a batch, of features too; 0: that of training", at_least=0, free=True)
 
     __test__ = False  # no test of pytest
 
@@ -137,6 +144,8 @@ class Settings(inspection.PlanTexts, groups.Training):
     @staticmethod
     def check(config: Config, prefix: str) -> Iterator[str]:
         """Yields what several settings have to do with each other."""
+        if not (config.segmenter or config.data.source):
+            yield f"There are no images: give {prefix}data.source, or {prefix}segmenter, a run to test on its own."
         if config.optimizer.warmup_steps > config.steps:
             yield (
                 f"{prefix}optimizer.warmup_steps={config.optimizer.warmup_steps} are more than the {config.steps} "
