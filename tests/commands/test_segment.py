@@ -118,7 +118,14 @@ def test_wrong_settings_are_said_at_once(tmp_path):
     with pytest.raises(UserError, match="warmup_steps=5 are more than the 1 steps"):
         run(made, tmp_path)
     made = config("camvid.py")
-    with pytest.raises(UserError, match="does not exist or is not a directory"):
+    with pytest.raises(UserError, match=r"data\.source=folder needs config\.data\.path"):
+        run(made, tmp_path)
+    made.data.path = str(tmp_path)
+    with pytest.raises(UserError, match=r"data\.source=folder needs config\.data\.classes"):
+        run(made, tmp_path)
+    made = config("scenes.py:smoke")
+    made.data.source = ""
+    with pytest.raises(UserError, match="There are no images"):
         run(made, tmp_path)
     made = config("scenes.py:smoke")
     made.test.scales = (1.0, 2.0)
