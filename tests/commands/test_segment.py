@@ -168,7 +168,7 @@ def test_eight_devices_train_and_test_as_one(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_predict_and_benchmark_take_a_segmentation_network(trained, tmp_path):
+def test_predict_benchmark_and_export_take_a_segmentation_network(trained, tmp_path):
     workdir, _ = trained
     picture = tmp_path / "scene.png"
     Image.fromarray(SceneMaps(3, (40, 48))[1]["image"]).save(picture)
@@ -181,6 +181,9 @@ def test_predict_and_benchmark_take_a_segmentation_network(trained, tmp_path):
     made = main.load_config(str(root / "benchmark.py"))
     made.update(run=str(workdir), plans=("topk",), rounds=2, batch_size=2)
     assert commands.find("benchmark")(made, tmp_path / "benchmark")["plans"] == 1
+    made = main.load_config(str(root / "export.py"))
+    made.update(run=str(workdir), formats=("stablehlo",), plan="topk:keep_rate=0.5", reduction_loc=(1,))
+    assert Path(commands.find("export")(made, tmp_path / "export")["stablehlo"]).is_file()
     made = main.load_config(str(root / "evaluate.py"))
     made.update(run=str(workdir))
     with pytest.raises(UserError, match=r"holds a segmentation network.*use the command segment"):

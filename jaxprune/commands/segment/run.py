@@ -127,7 +127,7 @@ def _loss_of_features(
     def loss_fn(params, batch, key):
         network = merge(parts.graph, {**params, **frozen}, parts.rest)
         count = sum(name.startswith("features_") for name in batch)
-        maps = [batch[features.FEATURES.format(level)] for level in range(count)]
+        maps = [batch[features.FEATURES.format(level)].astype(jnp.float32) for level in range(count)]
         logits = network.head_logits(maps, train=True, key=key)
         labels = batch["label_map"].astype(jnp.int32)
         loss, shares = network.loss_of(logits, labels, valid_only=config.valid_only)
