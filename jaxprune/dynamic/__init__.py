@@ -7,6 +7,7 @@ from jaxprune.dynamic.engine import Engine, Served
 from jaxprune.dynamic.exit_policy import confidence, exit_of, operate, thresholds
 from jaxprune.dynamic.layer_skipping import LayerSkipper
 from jaxprune.dynamic.segments import Segment, Segmented
+from jaxprune.nn.recipe import remember
 
 __all__ = [
     "Engine",
@@ -44,4 +45,6 @@ def create(name: str, **arguments: Any) -> Segmented:
 
     cls = plugins.find(family, Segmented, name)
     plugins.check_arguments(cls, arguments, plugins.parameters(cls))
-    return cls(**arguments)
+    network = cls(**arguments)
+    # A cascade of networks is not rebuilt from plain values.
+    return network if "networks" in arguments else remember(network, "dynamic", {"name": name, **arguments})
