@@ -29,8 +29,8 @@ def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rn
     """Builds a network from plain values.
 
     Args:
-      kind: "dense" for a segmentation network, "dynamic" for one that spends by image, "mim" for a pre-training framework, "model" for a network, "ranker" for
-        one that ranks patches.
+      kind: "dense" for a segmentation network, "dynamic" for one that spends by image, "mim" for a pre-training
+        framework, "model" for a network, "ranker" for one that ranks patches.
       arguments: `name` and the keyword arguments of that package's `create`.
       dtype: compute dtype.
     """

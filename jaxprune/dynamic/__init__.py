@@ -1,5 +1,6 @@
 """Networks that spend by image: exits, gates, thresholds for a budget, and engines that compute only what is needed."""
 
+import importlib
 from typing import Any
 
 from jaxprune import plugins
@@ -21,6 +22,7 @@ __all__ = [
     "methods",
     "operate",
     "thresholds",
+    "tiny",
 ]
 
 
@@ -29,6 +31,16 @@ def methods() -> dict[str, type[Segmented]]:
     import jaxprune.dynamic as family
 
     return plugins.methods(family, Segmented)
+
+
+def tiny(name: str) -> dict[str, Any]:
+    """Returns arguments that make a network small enough for tests; {} if its module has none.
+
+    >>> tiny("dvt")["sides"]
+    (2, 3, 4)
+    """
+    cls = methods().get(name)
+    return {} if cls is None else dict(getattr(importlib.import_module(cls.__module__), "TINY", {}))
 
 
 def create(name: str, **arguments: Any) -> Segmented:

@@ -27,6 +27,8 @@ STAGES = ("less_less_token.", "less_token.", "normal_token.")
 # (kernel, stride, padding) of the first windows of the T2T form, by the tokens along a side at 224 pixels.
 _WINDOWS = {7: (14, 8, 3), 10: (11, 6, 5), 14: (7, 4, 2)}
 _FORMS = ("deit", "t2t")
+# Sizes for tests and smoke runs.
+TINY = {"form": "deit", "img_size": 32, "sides": (2, 3, 4), "embed_dim": 16, "depth": 1, "num_heads": 2}
 
 
 class DVT(Segmented, Prunable):

@@ -45,6 +45,8 @@ _RULES = (
 )
 
 _FORMS = ("resnet", "convnext")
+# Sizes for tests and smoke runs.
+TINY = {"img_size": 32, "bottleneck": False, "layers": (1,) * 4, "width": 8, "num_latents": 8}
 _CONVNEXT_PATCH = 4
 _CONVNEXT_RULES = (
     Rule("{norm}.weight", "{norm}.scale"),

@@ -19,6 +19,9 @@ from jaxprune.nn import BatchNorm, Conv, Linear
 from jaxprune.nn.linear import torch_uniform
 from jaxprune.preprocessing import Preprocessing
 
+# Sizes for tests and smoke runs.
+TINY = {"img_size": 32, "layers": (1,) * 4, "width": 8, "granularity": (4, 2, 1, 1)}
+
 
 class LAUDNet(GatedNetwork):
     """Latency-aware unified dynamic network: a ResNet with gates in every block, of one kind in each stage.
@@ -141,7 +144,7 @@ class LAUDNet(GatedNetwork):
         key: PRNGKeyArray | None = None,
         progress: float | Array = 0.0,
     ) -> Loss:
-        """See `Segmented`: cross-entropy, and the distance of the cost from the target; a teacher's part is separate."""
+        """See `Segmented`: cross-entropy, and the distance of the cost from the target, without a teacher's part."""
         output = self.gated(images, key=key, temperature=exponential(progress, *self.temperatures), train=True)
         ledger, logits = self.batch_macs(output), output.logits[None]
         target = {"full": self.static_macs, "target": self.target_rate}

@@ -19,6 +19,8 @@ from jaxprune.preprocessing import Preprocessing
 
 _STEMS = ("imagenet", "cifar")
 _WIDTHS = {"imagenet": (64, 64, 128, 256, 512), "cifar": (16, 16, 32, 64)}  # of the stem and of the stages
+# Sizes for tests and smoke runs.
+TINY = {"img_size": 32, "stem": "cifar", "bottleneck": False, "layers": (2,) * 3, "mask_size": (4, 4, 2), "width": 0.5}
 _PLAIN_WIDTH = 512  # of ImageNet's last stage, whatever the width
 
 
