@@ -1,4 +1,4 @@
-"""Dynamic Perceiver on ImageNet, from scratch: a ResNet-50 of 0.375 times the width with 128 latents (Han et al., 2023).
+"""Dynamic Perceiver on ImageNet, from scratch: ResNet-50 of 0.375 times the width, 128 latents (Han et al., 2023).
 
 python -m jaxprune.main --config=configs/dynamic/dyn_perceiver.py
 

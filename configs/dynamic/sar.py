@@ -6,7 +6,8 @@ python -m jaxprune.main --config=configs/dynamic/sar.py
     target  share of the cells to refine
     path    of the TFDS data
 
-The share of the published runs is not known; their abstract refines less than .4 of the cells. Vectors do not decay here.
+The share of the published runs is not known; their abstract refines less than .4 of the cells. Vectors do not
+decay here.
 """
 
 from jaxprune.commands import finetune
