@@ -4,7 +4,7 @@ python -m jaxprune.main --config=configs/analyse.py --config.run=RUN --config.re
 python -m jaxprune.main --config=configs/analyse.py --config.model.weights=FILE --config.model.name=NAME \\
     --config.data.source=folder --config.data.path=DIR      # a published network, with or without a classifier
 
-    :published=true    the paper's four keep rates, and all methods without parameters
+    :published=true    the paper's four keep rates, and its methods without parameters
 
 Every plan in `plans` without an amount is run at each of `keep_rates`, and Random with them. The analysis uses an
 evenly spaced sample of the held-out images. It reports accuracy and its change, agreement with the dense network, and
@@ -27,7 +27,7 @@ run again. `scripts/studies/which_tokens/claims.py RUN` judges the findings of t
 from jaxprune.commands import analyse, finetune
 from jaxprune.config import parse_arg
 
-# Methods without parameters, which need no training.
+# The paper's methods without parameters, which need no training; DPC-KNN was trained there.
 STANDALONE = ("topk", "evit", "ats", "tome", "kmedoids", "l1", "l2", "linf")
 
 

@@ -196,7 +196,7 @@ _LARGEST = 2**20
 
 def _whole_numbers(value: Any) -> list[int]:
     values = value if isinstance(value, (tuple, list)) else (value,)
-    return [number for number in values if isinstance(number, numbers.Integral) and not isinstance(number, bool)]
+    return [int(number) for number in values if isinstance(number, numbers.Integral) and not isinstance(number, bool)]
 
 
 def check_kinds(cls: type, arguments: Mapping[str, Any]) -> None:

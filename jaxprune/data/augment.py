@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Integer, PRNGKeyArray, UInt8
+from jaxtyping import Array, Bool, Float, Int, Integer, PRNGKeyArray, Shaped, UInt8
 
+from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
 
@@ -52,19 +53,18 @@ def augment(
     )
 
 
-def normalize(
-    images: UInt8[Array, "b *sides c"], mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
-) -> Float[Array, "b *sides c"]:
-    """Maps pixels, of images or of clips, to float32: (x / 255 - mean) / std, channel by channel."""
-    lead = (1,) * (images.ndim - 1)
-    offset, scale = (jnp.asarray(values, jnp.float32).reshape(*lead, -1) for values in (mean, std))
-    return (images.astype(jnp.float32) / 255.0 - offset) / scale
-
-
 def random_flip(key: PRNGKeyArray, images: Float[Array, "b H W c"]) -> Float[Array, "b H W c"]:
     """Flips each image left to right with probability one half."""
-    flipped = jax.random.bernoulli(key, 0.5, (images.shape[0], 1, 1, 1))
-    return jnp.where(flipped, images[:, :, ::-1], images)
+    return flipped(jax.random.bernoulli(key, 0.5, (images.shape[0],)), images)
+
+
+def flipped(flip: Bool[Array, "b"], pictures: Shaped[Array, "b H W *c"]) -> Shaped[Array, "b H W *c"]:
+    """Flips some images, or their maps, left to right.
+
+    Args:
+      flip: which ones.
+    """
+    return jnp.where(flip.reshape(-1, *(1,) * (pictures.ndim - 1)), pictures[:, :, ::-1], pictures)
 
 
 def random_erasing(

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,10 +11,21 @@ from jaxprune.data import memory, rng
 from jaxprune.data.broken import read_or_next
 from jaxprune.data.order import Order
 from jaxprune.data.source import Example, Source
-from jaxprune.data.transform import Transform
 
 Batch = dict[str, np.ndarray]
 Draw = Callable[[np.random.Generator], dict[str, np.ndarray]]
+
+
+class Prepare(Protocol):
+    """How an example becomes network input: `transform.Transform`, or the joint ones of `data.joint`."""
+
+    def is_identity(self, shape: tuple[int, int], /) -> bool:
+        """Returns whether images of `shape` are left unchanged."""
+        ...
+
+    def prepare(self, example: Example, draws: Callable[[int], np.random.Generator], shuffled: bool, /) -> Example:
+        """Returns the arrays of an example that change."""
+        ...
 
 
 class BatchReader:
@@ -32,7 +43,7 @@ class BatchReader:
         self,
         source: Source,
         order: Order,
-        transform: Transform,
+        transform: Prepare,
         num_threads: int | None,
         beside: Draw | None = None,
     ):
@@ -48,7 +59,7 @@ class BatchReader:
         self.__dict__.update(state, _pool=ThreadPoolExecutor(state["_num_threads"]))
 
     def __call__(self, step: int) -> Batch:
-        """Returns the batch of a step, with `valid` if the order is a single pass, else without `mask`."""
+        """Returns the batch of a step, with `valid` if the order is a single pass."""
         epoch, indices, copies = self.order(step)
         rows = np.minimum(indices, self.order.num_examples - 1)
         source = self.source
@@ -65,7 +76,7 @@ class BatchReader:
             batch |= {name: np.stack([arrays[name] for arrays in drawn]) for name in drawn[0]}
         if self.order.seed is None:
             return {**batch, "valid": batch["index"] == indices}
-        return {name: column for name, column in batch.items() if name != "mask"}
+        return batch
 
     def note_replaced(self, step: int, batch: Batch) -> None:
         """Records in this process's source the broken examples of a batch that a worker process has read.
@@ -89,12 +100,6 @@ class BatchReader:
 
     def _example(self, epoch: int, row: int, copy: int) -> Example:
         example = read_or_next(self.source, row)
-        generator = None
-        if self.order.seed is not None and self._transform.random:
-            generator = rng.generator(self.order.seed, rng.CROP, epoch, row, copy)
-        pictures = {name: self._transform(example[name], generator) for name in ("image", "mask") if name in example}
-        if self._transform.augment:
-            generator = rng.generator(self.order.seed or 0, rng.AUGMENT, epoch, row, copy)
-            for change in self._transform.augment:
-                pictures["image"] = change(pictures["image"], generator)
-        return {**example, **pictures}
+        seed = self.order.seed
+        draws = lambda stream: rng.generator(seed or 0, stream, epoch, row, copy)
+        return {**example, **self._transform.prepare(example, draws, seed is not None)}

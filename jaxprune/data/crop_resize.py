@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from jaxprune.data.augment import normalize
 from jaxprune.data.decode import Broken, Decoded, plain, read, to_rgb
 from jaxprune.errors import UserError, quoted, shortened
+from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import Preprocessing
 
 # Aspect ratio above which only the cropped part is resized. Below it the whole image is, as in timm and torchvision;
@@ -27,7 +27,7 @@ def interpolation(name: str) -> Image.Resampling:
 
 
 def resized_crop(image: np.ndarray, box: Box, shape: tuple[int, int], resample: Image.Resampling) -> np.ndarray:
-    """Crops an image or bool mask to `box` and resizes it to `shape`; masks always by nearest neighbour."""
+    """Crops an image or map to `box` and resizes it to `shape`; maps, (h, w), always by nearest neighbour."""
     top, left, height, width = box
     if (height, width) == shape:
         return plain(image[top : top + height, left : left + width])
@@ -37,7 +37,7 @@ def resized_crop(image: np.ndarray, box: Box, shape: tuple[int, int], resample: 
 def _resized(image: np.ndarray, box: Box, shape: tuple[int, int], resample: Image.Resampling) -> Image.Image:
     """Crops to `box` and resizes to `shape`, without converting the result to an array."""
     top, left, height, width = box
-    if image.dtype == bool:
+    if image.ndim == 2:
         resample = Image.Resampling.NEAREST
     picture = image.picture if isinstance(image, Decoded) else None
     if picture is None:
@@ -149,7 +149,7 @@ def _resized_part(image: np.ndarray, part: Box, new: tuple[int, int], resample: 
     down, across = image.shape[0] / new[0], image.shape[1] / new[1]
     right, bottom = min((left + width) * across, image.shape[1]), min((top + height) * down, image.shape[0])
     box = (left * across, top * down, right, bottom)
-    if image.dtype == bool:
+    if image.ndim == 2:
         resample = Image.Resampling.NEAREST
     if resample == Image.Resampling.NEAREST:
         return np.asarray(Image.fromarray(plain(image)).resize((width, height), resample, box=box))
@@ -165,7 +165,7 @@ def _resized_part(image: np.ndarray, part: Box, new: tuple[int, int], resample: 
 def prepare(image: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
     """Returns a decoded image, uint8 (h, w, 3), preprocessed as in evaluation: resized and cropped, still uint8.
 
-    A mask, bool (h, w), is cropped likewise.
+    A mask or label map, (h, w), is cropped likewise.
     """
     filter_ = interpolation(preprocessing.interpolation)
     if preprocessing.crop == "none":

@@ -37,11 +37,13 @@ class ListedPictures:
 
     def __init__(self, listed: Listed, split: str):
         self.name, self._rows, self._several = split, listed.splits[split], listed.several
+        self.class_names, self.num_classes = listed.class_names, len(listed.class_names)
+        self.broken: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> dict:
+    def __getitem__(self, index: int, /) -> dict:
         path, classes = self._rows[index]
         return {"image": read_example(str(path), upright=True), "label": classes if self._several else classes[0]}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.data.batch_reader import Batch, BatchReader, Draw
+from jaxprune.data.batch_reader import Batch, BatchReader, Draw, Prepare
 from jaxprune.data.cutout import Cutout
 from jaxprune.data.order import Order
 from jaxprune.data.prefetch import prefetch
@@ -37,6 +37,7 @@ def train_batches(
     randaugment: str = "",
     cutout: float = 0.0,
     beside: Draw | None = None,
+    transform: Prepare | None = None,
     num_threads: int | None = None,
     num_workers: int = 0,
     process_index: int = 0,
@@ -46,7 +47,7 @@ def train_batches(
     """Returns the endless training stream of a source.
 
     Every epoch is a new permutation of the examples, cut into whole batches; the remainder is dropped. A batch is
-    `image` uint8 (b, h, w, 3), `label` int32 (b,) and `index` int32 (b,).
+    `image` uint8 (b, h, w, 3), `label` int32 (b,), `index` int32 (b,), and the maps of the source (`source.MAPS`).
 
     Args:
       source: the examples.
@@ -64,6 +65,7 @@ def train_batches(
       cutout: side of a masked square, as a fraction of the image's side, applied between crop and RandAugment; 0 for
         none.
       beside: draws further arrays of each example, by name, from its generator; they are columns of the batch.
+      transform: replaces crop and augmentation by another way into the batch, such as `joint.segmentation.TrainMaps`.
       num_threads: threads that read and crop; by default one per core, at most 16.
       num_workers: processes that do so instead, each with as many threads. They pay off only if examples take much
         Python time and cores are idle.
@@ -90,7 +92,7 @@ def train_batches(
     augment += (RandAugment.parse(randaugment),) if randaugment else ()
     random, border = crop in RANDOM, _BORDER if crop == RANDOM_BORDERED else None
     view = preprocessing if random else dataclasses.replace(preprocessing, crop=crop)
-    transform = Transform(view, random, scale, ratio, crop == RANDOM_CLIPPED, border, augment)
+    transform = transform or Transform(view, random, scale, ratio, crop == RANDOM_CLIPPED, border, augment)
     order = Order.of_process(len(source), batch_size, process_index, process_count, seed, repeats)
     return TrainBatches(BatchReader(source, order, transform, num_threads, beside), num_workers, start_step)
 
@@ -101,6 +103,7 @@ def eval_batches(
     batch_size: int,
     preprocessing: Preprocessing,
     changes: tuple[Callable[[np.ndarray, np.random.Generator], np.ndarray], ...] = (),
+    transform: Prepare | None = None,
     num_threads: int | None = None,
     num_workers: int = 0,
     process_index: int = 0,
@@ -109,7 +112,7 @@ def eval_batches(
     """Returns one pass over a source in order, which may be iterated over repeatedly.
 
     A batch is `image`, `label` and `index` as in training and `valid` bool (b,): False where the last batch is padded,
-    and where a broken example is replaced by another one. Scenes add their `mask` bool (b, h, w).
+    and where a broken example is replaced by another one.
 
     Args:
       source: the examples.
@@ -117,6 +120,7 @@ def eval_batches(
       preprocessing: the network's `model.preprocessing`. Images that already have its size are left unchanged.
       changes: functions applied to the preprocessed image, in order: (image, generator) -> image, such as a
         `Corruption`; the generator of an example is always the same.
+      transform: replaces the preprocessing by another way into the batch, such as `joint.segmentation.TestMaps`.
       num_threads: as in training.
       num_workers: as in training.
       process_index: as in training.
@@ -130,7 +134,8 @@ def eval_batches(
     if changes and frames_of(source):
         raise UserError(f"{source.name!r} has clips, but the changes are for images: leave them out.")
     order = Order.of_process(len(source), batch_size, process_index, process_count, None)
-    return EvalBatches(BatchReader(source, order, Transform(preprocessing, augment=changes), num_threads), num_workers)
+    transform = transform or Transform(preprocessing, augment=changes)
+    return EvalBatches(BatchReader(source, order, transform, num_threads), num_workers)
 
 
 def _check_turned(source: Source, preprocessing: Preprocessing) -> None:

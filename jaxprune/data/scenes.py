@@ -159,8 +159,12 @@ class Scenes:
         return self._num_examples
 
     def __getitem__(self, index: int) -> Example:
+        return self.scene(index)
+
+    def scene(self, index: int) -> Example:
+        """Returns scene `index`."""
         index = range(self._num_examples)[index]
-        label = index % self.num_classes
+        label = index % len(CLASS_NAMES)
         # A counter-based generator: every scene has its own part of the stream, in whatever order they are drawn.
         generator = np.random.Generator(np.random.Philox(key=self._stream, counter=[0, 0, 0, index]))
         image, mask = self._draw(FORMS[CLASS_NAMES[label]], iter(generator.random(40).tolist()))

@@ -2,9 +2,11 @@
 
 from typing import Any, Protocol, runtime_checkable
 
-# "image" uint8 (h, w, 3), "label" int32, "index" int32; scenes add "mask" bool (h, w). The "image" of a video is a
-# clip, prepared for a network already, uint8 (frames, h, w, 3), or several views, uint8 (views, frames, h, w, 3).
+# "image" uint8 (h, w, 3), "label" int32, "index" int32; scenes add "mask" bool (h, w), their object, and sources for
+# segmentation "label_map" uint8 (h, w), the class of each pixel. The "image" of a video is a clip, prepared for a
+# network already, uint8 (frames, h, w, 3), or several views, uint8 (views, frames, h, w, 3).
 Example = dict[str, Any]
+MAPS = ("mask", "label_map")  # arrays with the pixels of the image: cropped and resized with it, by nearest neighbour
 
 
 def turned(source: "Source") -> bool | None:

@@ -1,12 +1,17 @@
 """Opens a data source by its name and options, and summarizes it."""
 
 import inspect
+import os
 from typing import Any
 
 from jaxprune.data import memory, video
 from jaxprune.data.clips import Views
 from jaxprune.data.folder import open_split
 from jaxprune.data.held_out import is_split_here, part_of
+from jaxprune.data.maps.folder import MapFolder
+from jaxprune.data.maps.label_maps import LabelMaps
+from jaxprune.data.maps.scenes import SceneMaps
+from jaxprune.data.maps.tfds import TfdsMaps
 from jaxprune.data.moving_scenes import MovingScenes
 from jaxprune.data.scenes import Scenes
 from jaxprune.data.source import Source, frames_of
@@ -17,19 +22,23 @@ from jaxprune.errors import UserError, nearest, unknown
 def _open_folder(
     path: str = "",
     *,
-    split: str,
+    split: str | None,
     labels: bool = True,
     exif: bool = True,
     held_out: float = 0.0,
     held_out_seed: int = 0,
     views: Views | None = None,
+    label_maps: LabelMaps | None = None,
+    maps: str = "",
 ) -> Source:
     if not path:
         raise UserError("The folder source needs the path of a directory of images.")
+    if label_maps is not None:
+        return MapFolder(path, split, label_maps, maps)
     if views is not None:
         video.require_av()  # once, and not for each file
         exif = views.preprocessing.exif
-    if held_out and is_split_here(path, split):
+    if held_out and split is not None and is_split_here(path, split):
         return part_of(open_split(path, labels=labels, exif=exif, reader=views), split, held_out, held_out_seed)
     return open_split(path, split, labels=labels, exif=exif, reader=views)
 
@@ -41,17 +50,40 @@ def _open_scenes(
     *,
     split: str,
     views: Views | None = None,
+    label_maps: bool = False,
 ) -> Source:
+    if label_maps:
+        return SceneMaps(num_examples, image_size, seed, split)
     if views is not None:
         return MovingScenes(views, num_examples, seed, split)
     return Scenes(num_examples, image_size, seed, split)
 
 
-SOURCES = {"scenes": _open_scenes, "folder": _open_folder, "tfds": Tfds}
+def _open_tfds(
+    name: str = "",
+    data_dir: str | os.PathLike | None = None,
+    labels: bool = True,
+    image_key: str = "image",
+    label_key: str = "label",
+    exif: bool = True,
+    only_labelled: bool = False,
+    *,
+    split: str,
+    label_maps: LabelMaps | None = None,
+    maps: str = "",
+) -> Source:
+    if label_maps is not None:
+        options: Any = {"map_key": maps} if maps else {}
+        return TfdsMaps(name, split=split, rules=label_maps, data_dir=data_dir, image_key=image_key, **options)
+    keys: Any = {"image_key": image_key, "label_key": label_key}
+    return Tfds(name, split=split, data_dir=data_dir, labels=labels, **keys, exif=exif, only_labelled=only_labelled)
+
+
+SOURCES = {"scenes": _open_scenes, "folder": _open_folder, "tfds": _open_tfds}
 
 
 def create_source(
-    source: str = "scenes", /, *, split: str = "train", in_memory: bool | None = None, **options: Any
+    source: str = "scenes", /, *, split: str | None = "train", in_memory: bool | None = None, **options: Any
 ) -> Source:
     """Opens a source of examples.
 
@@ -59,8 +91,9 @@ def create_source(
       source: "scenes" (options num_examples, image_size, seed, views), "folder" (path, labels, exif, held_out,
         held_out_seed, views) or "tfds" (name, data_dir, labels, image_key, label_key, exif). With `held_out`, a folder
         without splits is divided: that fraction of each class is held out. With `views`, a `clips.Views`, the examples
-        are clips: of a folder's videos, or of scenes in motion.
-      split: the split to open.
+        are clips: of a folder's videos, or of scenes in motion. With `label_maps`, a `LabelMaps` (True for scenes),
+        they have the class of each pixel, from the directory or the feature `maps`.
+      split: the split to open. None: the folder itself, which holds a directory for each class.
       in_memory: whether to decode all images up front and hold them in memory, which requires images of one size. None:
         if they are of one size and take no more than `memory.LIMIT`; clips are then read on demand.
       **options: options of that source.

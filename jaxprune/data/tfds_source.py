@@ -68,12 +68,28 @@ class Tfds:
         self.num_classes = len(self.class_names)
         self._records = _open(builder, split)
         # Pictures are decoded here, because TFDS ignores EXIF tags.
-        self._records.decoders = _undecoded(builder, image_key)
+        self._builder = builder
+        self.leave_encoded(image_key)
         self._places: Sequence[int] = range(len(self._records))
         if only_labelled and self._label_key is not None:
             self._places = [place for place in self._places if np.size(_at(self._records[place], self._label_key))]
             if not self._places:
                 raise UserError(f"No image of {self.name!r} has a class: leave out only_labelled.")
+
+    def leave_encoded(self, key: str) -> None:
+        """Leaves the images of a feature encoded, if they are stored as picture files.
+
+        Raises:
+          UserError: there is no such feature.
+        """
+        import tensorflow_datasets as tfds
+
+        _require_feature(self._builder, key)
+        if isinstance(self._builder.info.features[key], tfds.features.Image):
+            self._records.decoders = {**(self._records.decoders or {}), key: tfds.decode.SkipDecoding()}
+
+    def _record(self, index: int) -> Any:
+        return self._records[self._places[index]]
 
     def _label(self, value: Any) -> np.ndarray | np.int32:
         if np.ndim(value) == 0:
@@ -91,7 +107,7 @@ class Tfds:
     def __getitem__(self, index: int) -> Example:
         index = range(len(self))[index]
         try:
-            record = self._records[self._places[index]]
+            record = self._record(index)
             encoded = record[self._image_key]
             image = decode.decode(encoded, upright=self.exif) if isinstance(encoded, bytes) else decode.to_rgb(encoded)
         except decode.Broken as error:
@@ -214,29 +230,26 @@ def _open(builder: Any, split: str) -> Any:
         ) from error
 
 
-def _undecoded(builder: Any, image_key: str) -> dict[str, Any] | None:
-    """Returns decoders that leave the images of a data set encoded, if they are stored as picture files."""
-    import tensorflow_datasets as tfds
-
-    is_picture = isinstance(builder.info.features[image_key], tfds.features.Image)
-    return {image_key: tfds.decode.SkipDecoding()} if is_picture else None
+def _require_feature(builder: Any, key: str) -> None:
+    features = builder.info.features
+    if key not in features:
+        available = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in sorted(features.items()))
+        raise UserError(
+            f"TFDS data set {quoted(builder.name)} has no feature {quoted(key)}.{nearest(key, features)} "
+            f"It has: {shortened(available)}."
+        )
 
 
 def _class_names(builder: Any, image_key: str, label_key: str | None) -> tuple[str, ...]:
     features = builder.info.features
     for key in filter(None, (image_key, (label_key or "").partition(".")[0])):
-        if key not in features:
-            available = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in sorted(features.items()))
-            raise UserError(
-                f"TFDS data set {quoted(builder.name)} has no feature {key!r}.{nearest(key, features)} "
-                f"It has: {shortened(available)}."
-            )
+        _require_feature(builder, key)
     if label_key is None:
         return ()
     try:
         feature = _at(features, label_key)
     except (KeyError, TypeError):
-        raise UserError(f"TFDS data set {quoted(builder.name)} has no feature {label_key!r}.") from None
+        raise UserError(f"TFDS data set {quoted(builder.name)} has no feature {quoted(label_key)}.") from None
     names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
     if not names:
         raise UserError(

@@ -5,14 +5,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxprune.data import crop_resize
+from jaxprune.data import crop_resize, rng
+from jaxprune.data.source import MAPS, Example
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """Crops and resizes an image or mask.
+    """Crops and resizes an image or map.
 
     Attributes:
       preprocessing: size and filter of the result and, unless it is random, the crop.
@@ -22,8 +23,8 @@ class Transform:
       clipped: whether a random crop that does not fit is clipped to the image instead of redrawn.
       border: pixels of reflected border from within which a random crop is taken, of an image that is resized as far as
         it covers the size; None: a random crop is resized itself.
-      augment: functions for the cropped image, in order: (image, generator) -> image. The caller applies them, to
-        images but not to masks.
+      augment: functions for the cropped image, in order: (image, generator) -> image; `prepare` applies them, to
+        images but not to maps.
 
     Raises:
       UserError: an attribute is out of range.
@@ -48,11 +49,27 @@ class Transform:
         """Returns whether images of `shape` are left unchanged."""
         return not self.random and shape == self.preprocessing.img_size and not self.augment
 
-    def __call__(self, image: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-        """Returns the image or mask, cropped and resized.
+    def prepare(self, example: Example, draws: Callable[[int], np.random.Generator], shuffled: bool) -> Example:
+        """Returns the arrays of an example that change: its image, and its maps with the same crop.
 
         Args:
-          image: uint8 (h, w, 3), or a mask, bool (h, w). Clips, which have more dimensions, are returned unchanged:
+          draws: returns the generator of the example for a stream of `data.rng`, from its beginning.
+          shuffled: whether it is an example of training; only there crops are random.
+        """
+        # Draws depend on the shape alone: a fresh generator gives the image and its maps one crop.
+        crop = lambda: draws(rng.CROP) if shuffled and self.random else None
+        pictures = {name: self(example[name], crop()) for name in ("image", *MAPS) if name in example}
+        if self.augment:
+            generator = draws(rng.AUGMENT)
+            for change in self.augment:
+                pictures["image"] = change(pictures["image"], generator)
+        return pictures
+
+    def __call__(self, image: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+        """Returns the image or map, cropped and resized.
+
+        Args:
+          image: uint8 (h, w, 3), or a map, (h, w). Clips, which have more dimensions, are returned unchanged:
             their source prepares frames as it decodes them.
           rng: source of randomness for a random crop.
         """

@@ -43,7 +43,7 @@ def tiny(name: str) -> dict[str, Any]:
     return {} if cls is None else dict(getattr(importlib.import_module(cls.__module__), "TINY", {}))
 
 
-def create(name: str, **arguments: Any) -> Segmented:
+def create(name: str, **arguments: Any) -> Any:
     """Builds a network with exits.
 
     Args:

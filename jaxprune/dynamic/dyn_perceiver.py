@@ -343,7 +343,8 @@ def _convolutional(
 
 
 def _merged(model: DynPerceiver, state: State, *, train: bool = False, key: Any = None) -> tuple[State, jax.Array]:
-    latents, (norm, classify) = state["latents"], model.classifier_merge
+    merge: Any = model.classifier_merge
+    latents, (norm, classify) = state["latents"], merge
     pooled = reading(model.last_cross_att_z2x, state["maps"], latents).mean((1, 2))
     features = model.known([pooled, latents.mean(1)], model.isc4, state["logits"], train=train)
     return {"logits": state["logits"]}, classify(norm(features, train=train))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -98,13 +99,13 @@ class Engine:
         return self._thresholds
 
     @thresholds.setter
-    def thresholds(self, values: Sequence[float]) -> None:
+    def thresholds(self, values: Sequence[float] | np.ndarray) -> None:
         thresholds = np.asarray(values, float)
         if thresholds.shape != (len(self._segments),) or np.isnan(thresholds).any():
             raise UserError(f"{len(self._segments)} exits need as many thresholds, and they are {list(values)}.")
         self._thresholds = thresholds
 
-    def under(self, thresholds: Sequence[float]) -> "Engine":
+    def under(self, thresholds: Sequence[float] | np.ndarray) -> "Engine":
         """Returns an engine with other thresholds, which shares the compiled programs."""
         engine = copy.copy(self)
         engine.thresholds, engine.calls = thresholds, Counter()
@@ -119,7 +120,7 @@ class Engine:
         """Compiles and runs every segment for every bucket."""
         for bucket in self.buckets:
             pixels = np.zeros((bucket, *self._model.preprocessing.sides, 3), np.uint8)
-            state = self._model.begin(pixels)
+            state = self._model.begin(jnp.asarray(pixels))
             for segment in range(len(self._segments)):
                 state, _ = self._run(segment, state)
 
@@ -140,7 +141,7 @@ class Engine:
         first = 0
         for images in batches:
             ids, first = np.arange(first, first + len(images)), first + len(images)
-            queues[0].append(_Waiting(ids, self._model.begin(images), None))
+            queues[0].append(_Waiting(ids, self._model.begin(jnp.asarray(images)), None))
             yield from self._drain(queues, flush=self._remainder != "hold")
         yield from self._drain(queues, flush=True)
 

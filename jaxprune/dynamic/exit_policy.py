@@ -75,7 +75,9 @@ def exit_of(confidence: Float[np.ndarray, "m n"], thresholds: Float[np.ndarray, 
     return (confidence >= np.asarray(thresholds)[:, None]).argmax(0).astype(np.int32)
 
 
-def thresholds_of_shares(confidence: Float[np.ndarray, "m n"], shares: Sequence[float]) -> Float[np.ndarray, "m"]:
+def thresholds_of_shares(
+    confidence: Float[np.ndarray, "m n"], shares: Sequence[float] | np.ndarray
+) -> Float[np.ndarray, "m"]:
     """Returns the thresholds at which wanted shares of the images leave at each exit, as the published code does.
 
     Of the images that are left, the threshold of an exit is the confidence of rank floor(n · share), a product in

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, UInt8
 
 from jaxprune.errors import UserError
 from jaxprune.losses import exit_losses
+from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import Preprocessing
 
 State = Any
@@ -47,6 +48,8 @@ class Segmented(nnx.Module):
 
     A subclass defines `segments` and `begin`, and sets `preprocessing`, that of the images that it takes.
     """
+
+    preprocessing: Preprocessing
 
     def segments(self) -> tuple[Segment, ...]:
         """The segments, in order."""
@@ -99,14 +102,7 @@ def normalized(pixels: Pixels, record: Preprocessing) -> Float[Array, "b *sides 
     """
     if jnp.issubdtype(pixels.dtype, jnp.floating):
         return pixels
-    return of_unit(pixels.astype(jnp.float32) / 255, record)
-
-
-def of_unit(images: Float[Array, "b *sides c"], record: Preprocessing) -> Float[Array, "b *sides c"]:
-    """Returns images from 0 to 1 as a network with this preprocessing reads them."""
-    mean, std = (jnp.asarray(values, jnp.float32) for values in (record.mean, record.std))
-    lead = (None,) * (images.ndim - 1)
-    return (images - mean[lead]) / std[lead]
+    return normalize(pixels, record.mean, record.std)
 
 
 def require_classes(counts: Sequence[int]) -> None:

@@ -14,6 +14,7 @@ from jaxprune.train import interrupt
 from jaxprune.train.progress import progress
 
 Batch = Mapping[str, np.ndarray]
+IMAGE = "image"  # columns of a batch whose names begin so are pixels
 
 
 class Forward(NamedTuple):
@@ -79,12 +80,13 @@ def run_over(
     total, waiting = 0, None
 
     def collect(batch: Batch, outputs: Mapping[str, Any]) -> int:
-        small = {name: values for name, values in batch.items() if values.ndim < 3}
-        gathered, outputs = processes.whole((small, dict(outputs)))
+        # Images are kept on the host that read them; only the first process draws. Maps of labels are compared with the
+        # outputs of all hosts, and gathered like these.
+        pictures = {name: values[batch["valid"]] for name, values in batch.items() if name.startswith(IMAGE)}
+        columns = {name: values for name, values in batch.items() if name not in pictures}
+        gathered, outputs = processes.whole((columns, dict(outputs)))
         valid = np.asarray(gathered["valid"], bool)
         rows = lambda tree: jax.tree.map(lambda values: np.asarray(values)[valid], tree)
-        # Images are kept on the host that read them; only the first process draws.
-        pictures = {name: values[batch["valid"]] for name, values in batch.items() if name not in small}
         for collector in collectors:
             collector.update({**pictures, **rows(gathered)}, rows(outputs))
         return int(valid.sum())

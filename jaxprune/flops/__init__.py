@@ -75,27 +75,32 @@ def of_model(
         raise UserError(f"{quoted(model)} is no network with patches: give one of models.create.")
     sites, overhead = model.sites(img_size), model.overhead(img_size)
     if plan is None:
-        entering = None if model.pruner is None or not model.prunes_input else model.pruner.num_tokens()
+        pruner = model.pruner if model.prunes_input else None
         placed = {site.layer: model.block(site).reducer for site in sites}
     else:
         first = model.entrance(img_size)
         placement = place(plan, sites, abstract, entrance=first, prunes_input=model.prunes_input, scorer=scorer)
-        entering = placement.entrance.num_keep if placement.entrance and model.prunes_input else None
+        at_input = None if placement.entrance is None or not model.prunes_input else plan.at_input
+        pruner = at_input and abstract(at_input.reducer_class, dict(at_input.options), placement.entrance)
         placed = {step.site.layer: step.reducer for step in placement.placed}
+    entering = None if pruner is None else pruner.num_tokens()
     if entering is not None:
         sites = model.sites_behind(entering, img_size)
     patches = embedded or (entering if sites[0].removable else None) or sites[0].num_patches
     blocks = [(site, model.block_cost(site), placed.get(site.layer)) for site in sites]
-    costs, of_reducers, tokens = _blocks(blocks, patches)
+    waiting = 0 if pruner is None else pruner.num_fused()
+    costs, of_reducers, tokens = _blocks(blocks, patches, waiting)
+    if embedded is None and pruner is not None and pruner.step.restore != "zero":
+        patches = sites[0].num_patches  # to come back, patches have to be embedded
     head = overhead.head + tokens[-1] * overhead.pool
     return HostFlops(patches * overhead.embed, costs, of_reducers, overhead.between, head, tokens)
 
 
 def _blocks(
-    blocks: Sequence[tuple[Site, BlockCost, Reducer | None]], patches: int
+    blocks: Sequence[tuple[Site, BlockCost, Reducer | None]], patches: int, waiting: int = 0
 ) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
     """Returns the cost of each block, of all reducers, and the tokens that leave each block, including the prefix."""
-    counts, of_reducers = through(blocks, patches), 0
+    counts, of_reducers = through(blocks, patches, waiting), 0
     costs, outgoing = [block_flops(*count) for count in counts], [tokens.outgoing for _, tokens in counts]
     # The fields of `Attended` that a reducer reads, by block.
     fields = [frozenset[str]()] * len(blocks)

@@ -29,8 +29,12 @@ class ConvNet(nnx.Module):
         channel.
       classifier_parts: prefixes of the classifier's parameters.
       no_decay: patterns of parameters without weight decay, besides vectors and biases.
+
+    Attributes:
+      preprocessing: how its images are prepared, see `Preprocessing`; set by `models.create`.
     """
 
+    preprocessing: Any
     classifier_parts: ClassVar[tuple[str, ...]] = ("fc.", "linear.", "classifier.", "head.")
     no_decay: ClassVar[tuple[str, ...]] = ()
 

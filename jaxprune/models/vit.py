@@ -245,6 +245,7 @@ class VisionTransformer(Host):
             self.num_prefix_tokens,
             taps=taps,
             selection=selection,
+            restore=self.restore_of_input,
             train=train,
             key=key,
             all_patches=ids_keep is None,

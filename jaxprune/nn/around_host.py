@@ -16,6 +16,10 @@ class AroundHost(nnx.Module):
 
     encoder: Host
 
+    def follow(self, encoder: Host) -> None:
+        """Takes another form of the host, one that follows a plan; `reduction.apply` calls it."""
+        self.encoder = encoder
+
     @property
     def plan(self) -> Any:
         """The plan that the host follows, or None."""

@@ -68,18 +68,23 @@ def block_tokens(where: Where | None, tokens_in: Count, tokens_out: Count, *, re
     return BlockTokens(tokens_in, tokens_in, tokens_out, tokens_out)
 
 
-def through(blocks: Sequence[tuple[Site, BlockCost, Any]], patches: int) -> list[tuple[BlockCost, BlockTokens]]:
+def through(
+    blocks: Sequence[tuple[Site, BlockCost, Any]], patches: int, waiting: int = 0
+) -> list[tuple[BlockCost, BlockTokens]]:
     """Returns the cost of each block for its actual keys, and the number of tokens that each of its parts processes.
 
     Args:
       blocks: site, cost on the whole map, and reducer or None, for each block.
       patches: number of patches that enter the first block.
+      waiting: number of patches that were dropped before it, and come back before the last.
     """
     counts, arriving, stage = [], patches, None
     for index, (site, cost, reducer) in enumerate(blocks):
         prefix, reduced = site.num_prefix_tokens, _takes_reduced(site, reducer)
         if not site.removable and (site.stage != stage or not reduced):
             arriving = site.num_patches
+        if index == len(blocks) - 1 and site.removable:
+            arriving += waiting + sum(reducer.num_fused() for _, _, reducer in blocks if reducer is not None)
         leaving = arriving if reducer is None else reducer.num_tokens()
         where = None if reducer is None else reducer.where
         tokens = block_tokens(where, prefix + arriving, prefix + leaving, removable=reduced)
@@ -117,7 +122,7 @@ class NetworkCost(NamedTuple):
         """The cost of the network with reducers {layer: reducer}, without their own work.
 
         Args:
-          reducers: whatever has `where`, `merged_in_place` and `num_tokens()`, a number or an array.
+          reducers: whatever has `where`, `merged_in_place`, `num_tokens()` and `num_fused()`, numbers or arrays.
         """
         blocks = [(site, cost, reducers.get(site.layer)) for site, cost in self.blocks]
         return self.outside + sum(block_flops(*counts) for counts in through(blocks, self.patches))

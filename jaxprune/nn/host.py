@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -14,9 +15,10 @@ from jaxprune.errors import unknown
 from jaxprune.nn.block_cost import BlockCost
 from jaxprune.nn.images import require_float
 from jaxprune.nn.intermediates import OUTPUT_FORMATS, dense_map, intermediate_indices
+from jaxprune.nn.restore import joined, set_aside
 from jaxprune.nn.run_blocks import BlockRunner, HostOutput
 from jaxprune.nn.site import Site
-from jaxprune.nn.tokens import Tokens
+from jaxprune.nn.tokens import Tokens, all_present, coordinates, take
 from jaxprune.ops.posembed import Resampling
 
 # Parameters in front of the blocks, and those of a block.
@@ -55,8 +57,12 @@ class Host(nnx.Module):
       position_rule: how learned positions are resampled to another grid.
       pruner: the reducer that scores images before the first block (`from_scores`), or None; set by `reduction.apply`.
       plan: the plan of the network, or None; set by `reduction.apply`.
+      num_classes: of its classifier; 0 without one.
+      preprocessing: how its images are prepared, see `Preprocessing`; set by `models.create`.
     """
 
+    num_classes: int
+    preprocessing: Any
     prunes_input: bool = True
     classifier_parts: tuple[str, ...] = ("head.", "head_dist.", "fc_norm.")
     no_decay: tuple[str, ...] = ("pos_embed", "cls_token", "dist_token", "reg_token")
@@ -117,7 +123,19 @@ class Host(nnx.Module):
         sites = self.sites(images.shape[1:-1])
         selection = self.pruner.choose(images, key_of_scorer(key, sites))
         ids_keep = selection.kept if self.pruner.num_tokens() < sites[0].num_patches else None
+        if self.restore_of_input != "zero" and ids_keep is not None:
+            # Rows that come back have to be embedded.
+            position, prefix = jnp.asarray(coordinates(sites[0].grid))[None], self.num_prefix_tokens
+            tokens = all_present(self.embed(images), prefix, position)
+            waiting = set_aside(tokens, selection.row_map, self.pruner.num_dropped(), prefix)
+            x = self.pruner.with_gradient(take(tokens.x, ids_keep, prefix), selection)
+            return x, ids_keep, selection._replace(dropped=waiting)
         return self.pruner.with_gradient(self.embed(images, ids_keep), selection), ids_keep, selection
+
+    @property
+    def restore_of_input(self) -> str:
+        """What becomes of patches that a scorer drops before the first block, see `reduction.Plan`."""
+        return "zero" if self.pruner is None else self.pruner.step.restore
 
     def guiding_scores(
         self, images: Float[Array, "b *sides c"], key: PRNGKeyArray | None = None
@@ -187,7 +205,10 @@ class Host(nnx.Module):
         require_float(images)
         output = self.run_blocks(images, taps=taps, train=train, key=key).output()
         tokens = output.tokens._replace(x=self.final_norm(output.tokens.x))
-        return tokens, output._replace(tokens=tokens)
+        waiting = output.waiting
+        if waiting is not None:
+            waiting = waiting._replace(x=self.final_norm(waiting.x))
+        return tokens, output._replace(tokens=tokens, waiting=waiting)
 
     def __call__(
         self, images: Float[Array, "b *sides c"], *, train: bool = False, key: PRNGKeyArray | None = None
@@ -220,7 +241,7 @@ class Host(nnx.Module):
         """Returns features of several depths, with timm's arguments and semantics.
 
         Under a plan the maps are made dense: every patch gets the row that holds it, a dropped patch zeros (see
-        `aux.assign` of `__call__`).
+        `aux.assign` of `__call__`), or the value with which it left if the plan says so (`reduction.Plan`, restore).
 
         Args:
           indices: which intermediates (blocks of a ViT, stages of a hierarchical network): a list, negative ones from
@@ -247,7 +268,7 @@ class Host(nnx.Module):
         first_reduced = self._first_reduction(sites)
         intermediates = []
         for layer in layers:
-            tokens, site = runner.block_outputs[layer], sites[layer]
+            tokens, site = runner.whole(layer), sites[layer]
             # Earlier stages have another width and grid, and no norm.
             of_last_stage = (site.grid, site.embed_dim) == (sites[-1].grid, sites[-1].embed_dim)
             x = self.final_norm(tokens.x) if norm and of_last_stage else tokens.x
@@ -256,13 +277,18 @@ class Host(nnx.Module):
             intermediates.append((dense, prefix) if return_prefix_tokens and site.num_prefix_tokens else dense)
         return intermediates if intermediates_only else (self.final_norm(runner.tokens.x), intermediates)
 
-    def patch_maps(self, tokens: Tokens, img_size: int | Sequence[int] | None = None) -> Float[Array, "b *grid d"]:
+    def patch_maps(
+        self, tokens: Tokens, img_size: int | Sequence[int] | None = None, waiting: Tokens | None = None
+    ) -> Float[Array, "b *grid d"]:
         """The tokens of `forward_features` as maps, made dense as in `forward_intermediates`.
 
         Args:
           img_size: size of the images, for a network that takes any.
+          waiting: `HostOutput.waiting`, with which dropped patches come back.
         """
         sites = self.sites(img_size)
+        if waiting is not None:
+            tokens = joined(tokens, waiting, sites[-1].num_prefix_tokens)
         reduced = self._first_reduction(sites) < len(sites)
         return dense_map(tokens.x, tokens.assign if reduced else None, sites[-1], "NHWC")
 

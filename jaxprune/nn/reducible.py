@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxprune.nn.restore import set_aside
 from jaxprune.nn.tokens import Attended, Tokens
 from jaxprune.ops.unmerge import unmerge
 
@@ -28,6 +29,7 @@ class Reducible(nnx.Module):
       proportional: whether attention weights keys by their size (ToMe).
       has_absent: whether incoming tokens may be absent, so that attention must mask them.
       soft_policy: whether training masks them in the policy softmax (DynamicViT).
+      fuses: whether dropped rows join the others again before this block, see `reduction.Plan`.
       pooled: number of incoming rows that are pooled into one before the reducer acts.
     """
 
@@ -35,7 +37,7 @@ class Reducible(nnx.Module):
         self.num_prefix_tokens, self.removable = num_prefix_tokens, removable
         self.reducer: Any = nnx.data(None)
         self.needs: frozenset[str] = frozenset()
-        self.proportional = self.has_absent = self.soft_policy = False
+        self.proportional = self.has_absent = self.soft_policy = self.fuses = False
         self.pooled = 1
 
     def reduces_where(self) -> str | None:
@@ -43,6 +45,21 @@ class Reducible(nnx.Module):
         if self.reducer is None:
             return None
         return self.reducer.where if self.removable or self.reducer.merged_in_place else "skip"
+
+    def reduce(
+        self, tokens: Tokens, attended: Attended, *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> tuple[Tokens, Any]:
+        """Calls the reducer; its report has the rows that it dropped if the plan brings them back."""
+        reducer: Any = self.reducer
+        reduced, report = reducer(tokens, attended, train=train, key=key)
+        if reducer.step.restore == "zero" or reducer.drops is False:
+            return reduced, report
+        arriving = tokens.x.shape[1] - self.num_prefix_tokens
+        as_planned = arriving == reducer.step.tokens_in and not (train and reducer.leaves_absent != "never")
+        count = reducer.num_dropped() if as_planned else arriving
+        if not count:
+            return reduced, report
+        return reduced, report._replace(dropped=set_aside(tokens, report.row_map, count, self.num_prefix_tokens))
 
     def skip(
         self,

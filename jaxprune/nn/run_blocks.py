@@ -1,5 +1,6 @@
 """Runs the blocks of a network one after the other, and tracks the effects of a plan on the tokens."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxprune.errors import UserError
 from jaxprune.nn.block import run_block
 from jaxprune.nn.reducible import Reducible
+from jaxprune.nn.restore import joined
 from jaxprune.nn.tokens import Attended, Tokens, all_present, coordinates
 from jaxprune.ops.resize import resize, resize_3d
 from jaxprune.ops.unmerge import unmerge
@@ -28,6 +30,8 @@ class HostOutput(NamedTuple):
       steps: per step, the method's whole report (`reduction.StepReport`).
       attended: {layer: reports of its attention}, for the layers and fields in `taps`.
       head_logits: for a distilled model, the logits of the class head and of the distillation head.
+      waiting: the rows that the plan dropped, without a prefix, and that maps bring back (`reduction.Plan`, restore);
+        None if there are none.
     """
 
     tokens: Tokens
@@ -37,6 +41,7 @@ class HostOutput(NamedTuple):
     steps: tuple[Any, ...]
     attended: dict[int, Attended]
     head_logits: tuple[Array, ...] = ()
+    waiting: Tokens | None = None
 
 
 class BlockRunner:
@@ -47,6 +52,7 @@ class BlockRunner:
       num_prefix_tokens: CLS, distillation and register tokens in front.
       taps: {layer: fields of `Attended` to report}.
       selection: the report of a reducer that dropped patches before these tokens were embedded.
+      restore: what becomes of those patches, see `reduction.Plan`.
       scores: (scores of patches, their grid), for steps that read them if rows cannot be removed.
       train, key: see `Host.forward_features`.
       all_patches: whether the tokens are all patches, in raster order.
@@ -55,6 +61,8 @@ class BlockRunner:
     Attributes:
       tokens: the tokens after the last block run; a host sets it if it changes tokens between stages.
       block_inputs, block_outputs: the tokens that enter each block, and those that leave it.
+      waiting: the rows that were dropped up to each block and wait aside, or None.
+      aside: the rows that wait, each with how they come back; another runner may go on with them.
     """
 
     def __init__(
@@ -64,6 +72,7 @@ class BlockRunner:
         *,
         taps: Mapping[int, frozenset[str]] | None = None,
         selection: Any = None,
+        restore: str = "zero",
         scores: tuple[Array, tuple[int, ...]] | None = None,
         train: bool = False,
         key: PRNGKeyArray | None = None,
@@ -79,11 +88,14 @@ class BlockRunner:
         self._merged = False  # rows of a map that is whole otherwise, until its stage ends
         self.block_inputs: list[Tokens] = []
         self.block_outputs: list[Tokens] = []
+        self.waiting: list[Tokens | None] = []
+        self.aside: list[tuple[str, Tokens]] = []
         self._assign, self._kept, self._steps = [], [], []
         self._attended_by_layer: dict[int, Attended] = {}
         if selection is not None:
             self.tokens, self._origin = tokens._replace(assign=selection.row_map), selection.kept
             self._assign, self._kept, self._steps = [selection.row_map], [selection.kept], [selection]
+            self._set_aside(selection, restore)
 
     def run(self, block: Reducible, grid: tuple[int, ...] | None = None) -> None:
         """Runs the next block.
@@ -106,6 +118,9 @@ class BlockRunner:
             attended = attended._replace(scores=on_grid(*self._scores, grid))
         if "entered" in block.needs:
             attended = attended._replace(entered=self.tokens.x)
+        if block.fuses:
+            for waiting in self._coming_back("fuse"):
+                self.tokens = joined(self.tokens, waiting, self._prefix)
         self.block_inputs.append(self.tokens)
         self.tokens, self._attended, report = run_block(
             block,
@@ -129,6 +144,23 @@ class BlockRunner:
         self._reduced = report if read_before else None
         if report is not None:
             self._account(block, report)
+            self._set_aside(report, block.reducer.step.restore)
+        self.waiting.append(_together([rows for _, rows in self.aside]))
+
+    def _set_aside(self, report: Any, restore: str) -> None:
+        if report.dropped is not None:
+            self.aside.append((restore, report.dropped))
+
+    def _coming_back(self, restore: str) -> list[Tokens]:
+        """The waiting rows that come back in this way; they wait no longer."""
+        coming = [rows for how, rows in self.aside if how == restore]
+        self.aside = [(how, rows) for how, rows in self.aside if how != restore]
+        return coming
+
+    def whole(self, layer: int) -> Tokens:
+        """The tokens that leave a block, and behind them all rows that wait aside at that depth."""
+        tokens, waiting = self.block_outputs[layer], self.waiting[layer]
+        return tokens if waiting is None else joined(tokens, waiting, self._prefix)
 
     def unmerge(self, grid: tuple[int, ...]) -> None:
         """Gives every token of the map the row that holds it, if rows have merged; a host calls this after each stage.
@@ -171,7 +203,13 @@ class BlockRunner:
             tuple(self._kept),
             tuple(self._steps),
             dict(self._attended_by_layer),
+            waiting=self.waiting[-1] if self.waiting else None,
         )
+
+
+def _together(rows: list[Tokens]) -> Tokens | None:
+    """Rows that wait, of all steps."""
+    return functools.reduce(lambda first, second: joined(first, second, 0), rows) if rows else None
 
 
 def _reads_block_before(block: Reducible) -> bool:

@@ -81,8 +81,8 @@ def open_scorers(
     """
     arguments = {text: _read(text, networks) for text in texts}
     proposals = {text: scorer.options.get("proposal") for text, scorer in arguments.items()}
-    vits = {text: network for text, network in proposals.items() if is_host(network)}
-    ranked = next(filter(is_host, (networks.host(), *vits.values(), networks.shape())), None)
+    vits: dict[str, Any] = {text: network for text, network in proposals.items() if is_host(network)}
+    ranked: Any = next(filter(is_host, (networks.host(), *vits.values(), networks.shape())), None)
     if ranked is not None:
         preprocessing = ranked.preprocessing
         patches, prefix = ranked.entrance(preprocessing.img_size).grid, ranked.num_prefix_tokens

@@ -114,7 +114,10 @@ def resample(
         return pos_embed
     prefix, patches = jnp.split(jnp.asarray(pos_embed), [num_prefix_tokens], axis=1)
     maps, new = patches.reshape(1, *old_grid, d), new_grid
-    moved = resize_3d(maps, new) if len(new) == 3 else resize(maps, new, method, antialias=antialias)
+    if len(new) == 3:
+        moved = resize_3d(maps, new)
+    else:
+        moved = resize(maps, (new[0], new[1]), method, antialias=antialias)
     return jnp.concatenate([prefix, moved.reshape(1, math.prod(new), d)], axis=1)
 
 

@@ -66,11 +66,12 @@ def view(model: Any, images: Float[Array, "b *sides c"], **options: Any) -> View
     size = model.preprocessing.sides
     if images.shape[1:-1] != size:
         images = resize(images, size, "bicubic", antialias=True)
-    tokens, _ = model.forward_features(images, **options)
-    patches = model.patch_maps(tokens, size)
+    tokens, aux = model.forward_features(images, **options)
+    patches = model.patch_maps(tokens, size, aux.waiting)
     grid = patches.shape[:-1]
-    covers = tokens.assign is not None and tokens.assign.shape[1] == patches[0, ..., 0].size
-    held = (tokens.assign >= 0).reshape(grid) if covers else jnp.ones(grid, bool)
+    held = jnp.ones(grid, bool)
+    if tokens.assign is not None and tokens.assign.shape[1] == patches[0, ..., 0].size:
+        held = (tokens.assign >= 0).reshape(grid)
     logits = model.forward_head(tokens)[0] if model.num_classes else None
     return View(model.pool(tokens), patches, held, logits)
 
@@ -92,7 +93,8 @@ def distance(student: View, teacher: View, weights: Weights) -> tuple[Float[Arra
         if weights.patches:
             maps = teacher.patches
             if maps.shape != student.patches.shape:
-                maps = resize(maps, student.patches.shape[1:-1], "bilinear", antialias=True)
+                rows, columns = student.patches.shape[1:-1]
+                maps = resize(maps, (rows, columns), "bilinear", antialias=True)
             parts["patches"] = _relative(student.patches, maps, student.held[..., None])
     if weights.logits and student.logits is not None and teacher.logits is not None:
         parts["logits"] = losses.kl_distillation(student.logits, teacher.logits)

@@ -83,11 +83,10 @@ def recover(fast: Host, images: np.ndarray, *, teacher: Host, minutes: float = 3
       UserError: the networks or the images do not fit each other.
     """
     workdir = settings.pop("workdir", None)
-    settings = Settings(minutes=minutes, **settings)
-    source = of_arrays(images)
-    train, held_out = set_aside(source, settings.seed)
+    values = Settings(minutes=minutes, **settings)
+    train, held_out = set_aside(of_arrays(images), values.seed)
     with tempfile.TemporaryDirectory() as temporary:
-        return heal(fast, teacher, train, held_out, settings, workdir=workdir or temporary).model
+        return heal(fast, teacher, train, held_out, values, workdir=workdir or temporary).model
 
 
 def heal(

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxprune.data.augment import normalize
 from jaxprune.data.loader import eval_batches
 from jaxprune.data.source import Source
 from jaxprune.evaluate import Averages, Forward, run_over
 from jaxprune.nn.host import Host
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import merge, split
 from jaxprune.recover.distance import cosine, view
 from jaxprune.recover.lesson import as_read_by
@@ -23,9 +23,13 @@ class Likeness:
 
     def __init__(self, student: Host, teacher: Host, held_out: Source, settings: Settings, mesh: Mesh):
         self._student, self._parts, self._teacher, self._mesh = student, split(student), split(teacher), mesh
-        batches = {"batch_size": settings.batch_size, "process_index": jax.process_index()}
-        batches |= {"process_count": jax.process_count()}
-        self._batches = eval_batches(held_out, preprocessing=teacher.preprocessing, **batches)
+        self._batches = eval_batches(
+            held_out,
+            batch_size=settings.batch_size,
+            preprocessing=teacher.preprocessing,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+        )
         self._teacher_record = teacher.preprocessing
 
     def __call__(self, params: Mapping[str, jax.Array]) -> dict[str, float]:

@@ -33,9 +33,15 @@ __all__ = [
     "register",
     "standalone",
     "unmerge",
+    "untrained",
 ]
 
 
 def standalone() -> tuple[str, ...]:
     """Returns the names of the methods that work without a scorer, on images and clips."""
     return tuple(sorted(name for name, cls in methods().items() if cls.where != "embed" and 2 in cls.dims))
+
+
+def untrained() -> tuple[str, ...]:
+    """Returns those of `standalone` that need no training: without parameters, as they are off the shelf."""
+    return tuple(name for name in standalone() if not methods()[name].has_parameters({}))

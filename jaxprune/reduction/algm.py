@@ -39,6 +39,7 @@ class ALGM(Reducer):
     """
 
     where = "after"
+    drops = False
 
     @classmethod
     def check(cls, plan: Any) -> None:

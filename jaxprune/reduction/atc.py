@@ -123,6 +123,7 @@ class ATC(Reducer):
     """
 
     where = "after"
+    drops = False
     needs = frozenset({"keys"})
 
     def __init__(

@@ -1,7 +1,6 @@
 """Token Cropr: learned queries, trained by auxiliary heads, choose the rows to keep (Bergner et al., 2025, Sec. 3).
 
-The published code has the MIT licence; this is written anew. Last-layer fusion is not part of it: dropped rows do not
-come back before the last block.
+The published code has the MIT licence; this is written anew. Last-layer fusion is an option of plans, `restore="fuse"`.
 """
 
 from typing import ClassVar
@@ -50,6 +49,7 @@ class Cropr(Reducer):
     """
 
     where = "before"
+    drops = True
     loss_weights: ClassVar[dict[str, float]] = {"aux": 1.0}
     published = "cropr"
     renames: ClassVar[dict[str, str]] = {
@@ -104,7 +104,7 @@ class Cropr(Reducer):
         if not logits:
             return {}
         entropy = lambda logits: -(context.targets[:, None, :] * jax.nn.log_softmax(logits, axis=-1)).sum(-1).mean()
-        return {"aux": sum(map(entropy, logits))}
+        return {"aux": sum(map(entropy, logits), start=jnp.float32(0))}
 
     def scores(self, x: Float[Array, "b n d"]) -> Float[Array, "b n"]:
         """The sum of the products of each row with all queries, over all heads, in float32."""

@@ -72,6 +72,9 @@ class DiffRate(Reducer):
             return min(self.prune_keep, arriving)
         return arriving - int((arriving - self.step.num_keep) * self.pruned)
 
+    def num_dropped(self) -> int:
+        return self.step.tokens_in - self.num_ranked()
+
     def flops(self) -> int:
         """2·k·m·d: the similarities of m merged rows with k kept ones, and the sums of what joins."""
         return 2 * self.step.num_keep * (self.num_ranked() - self.step.num_keep) * self.step.embed_dim
@@ -84,8 +87,8 @@ class DiffRate(Reducer):
         if self.num_ranked() == self.step.num_keep:
             return ranked, report
         merged, joined = merge_last(ranked, self.step, discounted=self.discounted)
-        kept = report.kept[:, : self.step.num_keep]
-        return merged, StepReport(row_map=compose(report.row_map, joined.row_map), kept=kept)
+        kept: Any = report.kept
+        return merged, StepReport(compose(report.row_map, joined.row_map), kept[:, : self.step.num_keep])
 
 
 def merge_last(tokens: Tokens, step: Step, *, discounted: bool = True) -> tuple[Tokens, StepReport]:

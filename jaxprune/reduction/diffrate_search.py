@@ -73,7 +73,7 @@ class DiffRateSearch(DiffRate):
       options: those of `DiffRate`.
 
     Raises:
-      UserError: `gmacs` or `granularity` is not positive.
+      UserError: `gmacs` or `granularity` is not positive, or the plan has `restore="fuse"`.
 
     >>> from flax import nnx; import jaxprune
     >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=3, num_heads=2)
@@ -104,6 +104,11 @@ class DiffRateSearch(DiffRate):
         **options: Any,
     ):
         super().__init__(step, **options)
+        if step.restore == "fuse":
+            raise UserError(
+                "diffrate_search does not count rows that come back: search without restore='fuse', and set it in the "
+                "plan of the counts that were learned."
+            )
         if gmacs is not None and not gmacs > 0:
             raise UserError(f"gmacs={gmacs} cannot be reached: use billions of multiply-accumulates, such as 2.9.")
         if granularity < 1:
@@ -119,7 +124,8 @@ class DiffRateSearch(DiffRate):
         network, gmacs = context.reducers[0].step.cost, context.reducers[0].gmacs
         if network is None:
             return {}
-        counts = [(report.extra["after_dropping"], report.extra["after_merging"]) for report in context.steps]
+        extras = [report.extra or {} for report in context.steps]
+        counts = [(extra["after_dropping"], extra["after_merging"]) for extra in extras]
         layers = [reducer.step.layer for reducer in context.reducers]
         leaving = dict(zip(layers, left_by(counts, network.patches), strict=True))
         target = network.total({reducer.step.layer: reducer for reducer in context.reducers}) / 1e9
@@ -182,6 +188,10 @@ class Leaving(NamedTuple):
     def num_tokens(self) -> Any:
         """Number of rows, which may be an array."""
         return self.rows
+
+    def num_fused(self) -> int:
+        """None come back: `DiffRateSearch` refuses such plans."""
+        return 0
 
 
 def left_by(counts: Sequence[tuple[Array, Array]], arriving: int) -> list[Leaving]:

@@ -58,6 +58,7 @@ class DivPrune(Reducer):
     """
 
     where = "before"
+    drops = True
 
     def flops(self) -> int:
         """n²·d for the cosines between the n incoming rows; the choices only compare.

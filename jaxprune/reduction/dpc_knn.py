@@ -100,6 +100,7 @@ class DpcKnn(Reducer):
     """
 
     where = "before"
+    drops = False
     published = "cluster_layers"
     off_the_shelf = "equal_weights"
 

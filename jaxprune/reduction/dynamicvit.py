@@ -25,6 +25,7 @@ class DynamicViT(Reducer):
     """
 
     where = "before"
+    drops = True
     soft_policy = True
     leaves_absent = "training"
     loss_weights: ClassVar[dict[str, float]] = {"ratio": 2.0}

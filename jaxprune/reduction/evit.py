@@ -23,6 +23,7 @@ class EViT(Reducer):
     """
 
     where = "after"
+    drops = False
     needs = frozenset({"cls_attn"})
 
     def __init__(self, step: Step, *, renormalise: bool = False, rngs: nnx.Rngs | None = None):

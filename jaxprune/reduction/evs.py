@@ -40,6 +40,7 @@ class EVS(Reducer):
     """
 
     where = "before"
+    drops = True
     dims = (3,)
     needs_map = True
 

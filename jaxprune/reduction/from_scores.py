@@ -38,6 +38,7 @@ class FromScores(Reducer):
     """
 
     where = "embed"
+    drops = True
     clears_map = True  # as PaPr's code does in ConvNeXt
 
     def __init__(

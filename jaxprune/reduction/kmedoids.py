@@ -16,7 +16,7 @@ MODES = ("reference", "textbook")
 
 
 def seed(
-    distance: clusters.Distances, shape: tuple[Any, int], num_clusters: int, first: Int[Array, ""] | int, mode: str
+    distance: clusters.Distances, shape: tuple[Any, ...], num_clusters: int, first: Int[Array, ""] | int, mode: str
 ) -> Int[Array, "b k"]:
     """Initial centres without weights: farthest-point sampling from token `first`.
 
@@ -103,6 +103,7 @@ class KMedoids(Reducer):
     """
 
     where = "before"
+    drops = False
     needs = frozenset({"received"})
 
     def __init__(

@@ -20,6 +20,7 @@ class PatchMerger(Reducer):
     """
 
     where = "before"
+    drops = False
     identity_at_one = False
     needs_present = True
     published = "cluster_layers"

@@ -20,6 +20,7 @@ class Random(Reducer):
     """
 
     where = "after"
+    drops = True
 
     def __init__(self, step: Step, *, seed: int = 0, rngs: nnx.Rngs | None = None):
         super().__init__(step)

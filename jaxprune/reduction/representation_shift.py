@@ -27,6 +27,7 @@ class RepresentationShift(Reducer):
     """
 
     where = "after"
+    drops = True
     needs = frozenset({"entered"})
 
     def flops(self) -> int:

@@ -59,6 +59,7 @@ class Sinkhorn(Reducer):
     """
 
     where = "before"
+    drops = False
     identity_at_one = False
     needs_present = True
     published = "cluster_layers"

@@ -20,6 +20,7 @@ class Sit(Reducer):
     """
 
     where = "before"
+    drops = False
     identity_at_one = False
     needs_present = True
     published = "cluster_layers"

@@ -8,6 +8,7 @@ class TopK(Reducer):
     """Ranks patches by the head-averaged attention of the CLS token and keeps the best, best first."""
 
     where = "after"
+    drops = True
     needs = frozenset({"cls_attn"})
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:

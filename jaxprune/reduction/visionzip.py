@@ -47,6 +47,7 @@ class VisionZip(Reducer):
         published = min(max(step.num_keep * 30 // 220, 1), step.num_keep - 1)
         self.num_contextual = published if contextual is None else contextual
         self.merge = merge
+        self.drops = self.num_contextual == 0
 
     def flops(self) -> int:
         """For the rows that are not attended and the c contextual ones, the cosines of their keys and the means."""

@@ -100,6 +100,7 @@ class VisPruner(Reducer):
     """
 
     where = "before"
+    drops = True
     needs = frozenset({"cls_attn"})
 
     def __init__(self, step: Step, *, important: float | int = 0.5, at_once: int = 8, rngs: nnx.Rngs | None = None):

@@ -47,14 +47,9 @@ def default_places(depth: int) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(places for places in (quarters(depth), early) if places))
 
 
-def default_methods() -> tuple[str, ...]:
-    """Returns the methods that need no training: those without parameters, as they are off the shelf."""
-    return tuple(name for name in reduction.standalone() if not reduction.methods()[name].has_parameters({}))
-
-
 def require_untrained(methods: Iterable[str]) -> None:
     """Raises a `UserError` for methods with parameters: what is certified must not depend on their random values."""
-    usable = default_methods()
+    usable = reduction.untrained()
     for method in methods:
         if method in reduction.methods() and method not in usable:
             raise UserError(

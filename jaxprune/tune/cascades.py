@@ -96,7 +96,7 @@ def _losses(thresholds: np.ndarray, confidence: np.ndarray, errors: np.ndarray) 
 def _configurations(confidence: Float[np.ndarray, "m n"]) -> list[np.ndarray]:
     """Thresholds to choose from: nobody leaves early, the published family, and a grid of quantiles."""
     exits = len(confidence)
-    family: list[Sequence[float]] = [[NOBODY] * (exits - 1) + [-NOBODY]]
+    family: list[Sequence[float] | np.ndarray] = [[NOBODY] * (exits - 1) + [-NOBODY]]
     family += [thresholds_of_shares(confidence, geometric_shares(exits, q)) for q in DVT_RATIOS]
     grids = [np.quantile(values, np.linspace(0, 1, _QUANTILES)) for values in confidence[:-1]]
     grids = [np.append(values, NOBODY) for values in grids]

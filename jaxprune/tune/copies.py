@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 
 from jaxprune.evaluate import Batch
 from jaxprune.train import interrupt
@@ -61,7 +61,7 @@ def _near(means: Float[np.ndarray, "n r c d"]) -> Int[np.ndarray, "n"]:
     halves = [np.array_split(np.arange(side), min(_COARSE, side)) for side in means.shape[1:3]]
     quarters = [means[:, rows][:, :, columns].mean((1, 2)) for rows in halves[0] for columns in halves[1]]
     coarse = np.concatenate(quarters, axis=1)
-    pairs = cKDTree(coarse).query_pairs(_LEVELS, p=np.inf, output_type="ndarray")
+    pairs = KDTree(coarse).query_pairs(_LEVELS, p=np.inf, output_type="ndarray")
     alike = np.zeros(len(pairs), bool)
     for start in range(0, len(pairs), _PAIRS):
         left, right = pairs[start : start + _PAIRS].T

@@ -36,7 +36,7 @@ class Settings:
     neighbours: int = 5
     batch_size: int = 8
     rounds: int = 5
-    limit: int = 14
+    limit: int = 24
     most_tested: int = 3
     exhaustive: bool = False
     seed: int = 0

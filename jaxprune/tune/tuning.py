@@ -14,7 +14,7 @@ from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.nn.host import Host
 from jaxprune.reduction import DENSE
 from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing
-from jaxprune.tune.candidates import Candidate, candidates, default_methods, default_places, require_untrained
+from jaxprune.tune.candidates import Candidate, candidates, default_places, require_untrained
 from jaxprune.tune.copies import first_of_copies
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.pareto_testing import Tested
@@ -175,7 +175,7 @@ class _Networks(NamedTuple):
             )
         require_untrained(settings.methods)
         places = tuple(map(tuple, settings.places)) or default_places(depth)
-        return cls(dense, trained, smaller, tuple(settings.methods) or default_methods(), places)
+        return cls(dense, trained, smaller, tuple(settings.methods) or reduction.untrained(), places)
 
 
 def _cost_table(network: _Networks, settings: Settings, store: Store) -> CostTable:

@@ -21,6 +21,7 @@ from jaxprune.weights.sources import (
     hugging_face,
     hugging_face_towers,
     mmaction2,
+    mmsegmentation,
     moco,
     openai_clip,
     selectors,
@@ -62,7 +63,7 @@ def to_timm(tensors: Mapping[str, Any]) -> Tensors:
         entries = _without_wrapper(entries)
         network = moco.read(entries)
         entries, left_out = (_unwrapped(entries), []) if network is None else network
-        for source in (selectors, efficientnet_lite, convnext, mmaction2, hugging_face):
+        for source in (selectors, efficientnet_lite, convnext, mmaction2, mmsegmentation, hugging_face):
             if (network := source.read(entries)) is not None:
                 entries, left_out = network[0], [*left_out, *network[1]]
                 break

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.dense import Segmenter
+from jaxprune.dense.parts.base import DenseNetwork
 from jaxprune.errors import UserError
 from jaxprune.mim import Framework
 from jaxprune.models.convnet import ConvNet
@@ -47,7 +47,7 @@ def rules_for(model: Any) -> tuple[Rule, ...]:
 
     For a framework, these include the rules of its encoder, and for a scorer those of its networks.
     """
-    if isinstance(model, Framework | Segmenter):
+    if isinstance(model, Framework | DenseNetwork):
         return (*model.published_rules, *within("", "encoder.", rules_for(model.encoder)))
     if isinstance(model, Scorer):
         places = {prefix: place for prefix, place in model.published_networks.items() if getattr(model, place, None)}
@@ -71,7 +71,7 @@ def to_ours(tensors: Mapping[str, Published], model: Any) -> dict[str, Published
     Raises:
       UserError: two published tensors map to the same tensor of ours.
     """
-    rules, modules = rules_for(model), method_modules(model)
+    rules, modules = rules_for(model), method_modules(model, every_spelling=True)
     entries: dict[str, Published] = {}
     for name, (published, tensor) in tensors.items():
         rule, target = _apply(rules, _place(name, modules), back=False)
@@ -133,7 +133,7 @@ def to_published(model: Any) -> dict[str, Tensor]:
     encoder = getattr(model, "encoder", model)
     style, grid = getattr(encoder, "style", None), getattr(encoder, "grid", ())
     spelling, wrapped = () if style is None else style.names, ""
-    if isinstance(model, Segmenter):
+    if isinstance(model, DenseNetwork):
         wrapped = model.published_encoder
     elif isinstance(model, Framework):
         spelling, wrapped = (*spelling, *model.weight_source), model.published_encoder
@@ -186,11 +186,14 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile("".join(f"(?P<{p}>{_FIELDS[p]})" if i % 2 else re.escape(p) for i, p in enumerate(parts)))
 
 
-def method_modules(model: Any) -> dict[str, str]:
+def method_modules(model: Any, *, every_spelling: bool = False) -> dict[str, str]:
     """Returns {published path of a module of a token-reduction method: our path}, longer paths first.
 
     Published networks have a list of a method's modules beside the blocks, one per step, or modules of the blocks; ours
     belong to the reducers of the blocks.
+
+    Args:
+      every_spelling: include the names of `Reducer.also_published`.
     """
     paths = {}
     counted: dict[str, int] = {}
@@ -205,7 +208,9 @@ def method_modules(model: Any) -> dict[str, str]:
             number = counted[reducer.published] = counted.get(reducer.published, -1) + 1
             published = f"{reducer.published}.{number}"
             paths[published] = path
-        paths.update({f"{published}.{a}".rstrip("."): f"{path}.{b}" for a, b in reducer.renames.items()})
+        spellings = reducer.also_published if every_spelling else ()
+        for spelling in (published, *(other.format(layer=site.layer) for other in spellings)):
+            paths.update({f"{spelling}.{a}".rstrip("."): f"{path}.{b}" for a, b in reducer.renames.items()})
     return dict(sorted(paths.items(), key=lambda pair: -len(pair[0])))
 
 

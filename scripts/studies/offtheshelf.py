@@ -24,6 +24,7 @@ from scipy import stats
 from which_tokens.published import DEIT_TINY_AT_HALF
 
 from jaxprune import parallel, reduction
+from jaxprune.bench.costs import verdict
 from jaxprune.bench.timing import OverRounds, interleaved
 from jaxprune.data.crop_resize import read_image
 from jaxprune.data.folder import ImageFolder
@@ -40,6 +41,7 @@ from jaxprune.weights.open_published import open_published
 
 RATES = (0.9, 0.7, 0.5, 0.25)
 SMALLER = "smaller images"
+ALSO = ("tome:rounds=4",)  # beside the methods as they are
 NEIGHBOURS = 20
 
 
@@ -136,13 +138,13 @@ def plans(model: Any, rates: tuple[float, ...], methods: list[str]) -> dict[tupl
     depth = len(model.sites())
     locations = tuple(depth * stage // 4 for stage in (1, 2, 3))
     found = {}
-    for name in methods or reduction.standalone():
-        if reduction.methods()[name].has_parameters({}):
+    for name in methods or (*reduction.untrained(), *ALSO):
+        if name in reduction.methods() and name not in reduction.untrained():
             print(f"{name}: left out, it has parameters that were not trained with this network.")
             continue
         for rate in rates:
             try:
-                plan = reduction.Plan(name, keep_rate=rate, reduction_loc=locations)
+                plan = reduction.Plan.from_text(name, keep_rate=rate, reduction_loc=locations)
                 reduction.apply(model, plan)
                 found[name, rate] = plan
             except UserError as error:
@@ -221,7 +223,7 @@ def run():
     parser.add_argument("--model", default="vit_small_patch14_dinov2")
     parser.add_argument("--path", default="", help="folder with a directory for each class; needed unless --smoke")
     parser.add_argument("--leave_out", nargs="*", default=["BACKGROUND_Google"], help="directories that are no classes")
-    parser.add_argument("--methods", nargs="*", default=[], help="by default all methods without parameters")
+    parser.add_argument("--methods", nargs="*", default=[], help="or plan texts; by default all without parameters")
     parser.add_argument("--rates", nargs="+", type=float, default=RATES, help="keep rates")
     parser.add_argument("--img_size", type=int, default=224)
     parser.add_argument("--train", type=int, default=30, help="pictures per class to fit the classifiers")
@@ -240,7 +242,7 @@ def run():
 
     fitted, tested = choose(folder, args.train, args.test, args.seed)
     labels = np.asarray(folder.labels)
-    place = lambda name: args.out / "features" / f"{name}.npz"
+    place = lambda name: args.out / "features" / f"{name.replace(':', '-')}.npz"
 
     def get(network: Any, numbers: list[int], name: str, **options: Any) -> dict[str, np.ndarray]:
         return features(network, folder, numbers, mesh, place(name), args.batch_size, **options)
@@ -265,6 +267,8 @@ def run():
         for entry, key in zip(rows, networks, strict=True):
             speed, ratio = speeds[key]
             entry |= {"images/s": speed, "speed-up": ratio.median, "lowest": ratio.low, "highest": ratio.high}
+            share = ratio.median * entry["GFLOPs"] / rows[0]["GFLOPs"]
+            entry |= {"measured ÷ implied": share, "verdict": verdict(key, ratio.median, share)}
     publish(args, rows, len(fitted), len(tested))
 
 

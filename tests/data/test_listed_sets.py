@@ -1,5 +1,7 @@
 """NABirds and NUS-WIDE, prepared from their own files; and data sets without their images that have no class."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -42,6 +44,14 @@ def test_nabirds_has_the_classes_of_its_pictures_in_the_order_of_their_numbers(t
     assert done.num_examples == {"train": 2, "test": 1}
     assert by_value(Tfds("nabirds", split="train", data_dir=tmp_path / "out")) == {0: 1, 20: 2}
     assert by_value(Tfds("nabirds", split="test", data_dir=tmp_path / "out")) == {10: 0}
+
+
+def test_a_broken_picture_is_named_and_left_out_wherever_it_stands_in_the_list(tmp_path):
+    nabirds(tmp_path / "in")
+    (tmp_path / "in" / "images" / "0817" / "a1.png").write_bytes(b"no picture")  # the first of its split
+    done = prepare(tmp_path / "in", tmp_path / "out", name="nabirds")
+    assert list(done.broken) == [str(Path("images", "0817", "a1.png"))]
+    assert done.num_examples == {"train": 1, "test": 1}
 
 
 def test_lists_of_different_pictures_are_refused(tmp_path):

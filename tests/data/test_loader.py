@@ -23,7 +23,7 @@ def of(*size, **options):
 def test_contents_of_a_batch(held):
     batches = train_batches(held, batch_size=6, preprocessing=of(16), seed=0)
     batch = next(batches)
-    assert set(batch) == {"image", "label", "index"}
+    assert set(batch) == {"image", "label", "index", "mask"}
     assert batch["image"].shape == (6, 16, 16, 3) and batch["image"].dtype == np.uint8
     assert batch["label"].shape == batch["index"].shape == (6,)
     assert batch["label"].dtype == batch["index"].dtype == np.int32
@@ -178,3 +178,25 @@ def test_a_bordered_crop_shifts_the_image_by_at_most_its_border(held):
     assert {0, 16} <= seen and len(seen) > 12
     batch = next(train_batches(held, batch_size=4, preprocessing=of(16), seed=0, crop="random_bordered"))
     assert batch["image"].shape == (4, 16, 16, 3)
+
+
+class Mapped(Scenes):
+    """Scenes of several sizes whose map says how bright each pixel is."""
+
+    def __getitem__(self, index):
+        example = super().__getitem__(index)
+        image = example["image"][: 40 + index % 3]
+        return {**example, "image": image, "mask": example["mask"][: 40 + index % 3], "label_map": image[..., 0] // 64}
+
+
+@pytest.mark.parametrize("crop", ["random_resized", "random_clipped", "random_bordered", "none", "center"])
+def test_maps_keep_their_values_and_their_pixels(crop):
+    source = Mapped(12, (48, 48))
+    options = {"batch_size": 6, "preprocessing": of(24, interpolation="nearest"), "seed": 0, "crop": crop}
+    batch = next(train_batches(source, **options))
+    np.testing.assert_array_equal(batch["label_map"], batch["image"][..., 0] // 64)
+    smooth = next(train_batches(source, **options | {"preprocessing": of(24)}))
+    np.testing.assert_array_equal(smooth["label_map"], batch["label_map"])
+    assert smooth["mask"].dtype == bool and smooth["mask"].shape == (6, 24, 24)
+    for held_out in eval_batches(source, batch_size=6, preprocessing=of(24, crop=crop if crop == "none" else "center")):
+        assert set(np.unique(held_out["label_map"])) <= {0, 1, 2, 3}

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxprune import checkpoints, models
+from jaxprune import checkpoints, models, reduction
 from jaxprune.commands.tune.settings import METHODS
 from jaxprune.errors import UserError
 from jaxprune.nn.params import jitted
-from jaxprune.tune.candidates import candidates, default_methods, require_untrained
+from jaxprune.tune.candidates import candidates, require_untrained
 from jaxprune.tune.cost_table import Cost
 
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 4, "num_heads": 2, "num_classes": 4}
@@ -38,13 +38,13 @@ def logits_of(network, images):
 
 @pytest.mark.slow
 def test_every_candidate_is_reloaded_from_its_text_in_a_fresh_process(tmp_path):
-    assert set(METHODS) <= set(default_methods())
+    assert set(METHODS) <= set(reduction.untrained())
     model = models.create("vit", **SIZES, kernel_init=nnx.initializers.normal(0.3), rngs=nnx.Rngs(0))
     images = np.random.default_rng(0).normal(size=(3, 16, 16, 3)).astype(np.float32)
     np.save(tmp_path / "images.npy", images)
     checkpoints.save_model(model, tmp_path / "dense.safetensors")
     expected = {}
-    for method in default_methods():
+    for method in reduction.untrained():
         for candidate in candidates(model, (method,), [(1, 2)], [0.5], lambda network: Cost(1.0, 1.0)):
             (tmp_path / f"{method}.txt").write_text(f"{candidate.name}\n")
             expected[method] = logits_of(candidate.model, images)

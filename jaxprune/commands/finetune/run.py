@@ -97,7 +97,8 @@ def _loss_fn(config: Config, model: Any, teacher: Split | None) -> LossFn:
         network = merge(parts.graph, params, parts.rest)
         logits, aux = network(images, train=True, key=model_key)
         teacher_outputs = answers(teacher, batch[FIXED]["teacher"], images) if teacher else None
-        loss, shares = criterion(reducers, logits, aux, targets, teacher_outputs)
+        loss, parts_of_loss = criterion(reducers, logits, aux, targets, teacher_outputs)
+        shares: dict[str, Any] = dict(parts_of_loss)
         if criterion.classes != ASYMMETRIC:
             shares["accuracy"] = (logits.argmax(-1) == targets.argmax(-1)).mean()
         if isinstance(model, ConvNet):

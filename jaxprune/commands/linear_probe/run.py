@@ -36,7 +36,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     config, stopped = train_first.with_run(config, workdir)
     if stopped:
         return stopped
-    start = networks.start_of(config)
+    start = networks.start_of(config) or networks.origin(config)
     training = Training.of(config, workdir)
     num_classes = training.train.num_classes
     arguments = {**networks.model_arguments(config), "num_classes": num_classes}

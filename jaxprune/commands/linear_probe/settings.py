@@ -33,7 +33,10 @@ class Settings(groups.Recipe):
         base_lr=0.1,
         warmup_epochs=10.0,
         momentum=0.9,
-        **dict.fromkeys(("b1", "b2", "weight_decay", "clip_norm"), ABSENT),
+        b1=ABSENT,
+        b2=ABSENT,
+        weight_decay=ABSENT,
+        clip_norm=ABSENT,
     )
 
     @staticmethod

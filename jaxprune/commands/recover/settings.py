@@ -1,6 +1,7 @@
 """The settings of `recover`."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from jaxprune import recover
 from jaxprune.commands.shared import inspection, several_networks, train_first
@@ -77,5 +78,5 @@ def healing(config: Config, *, plain: bool = False) -> recover.Settings:
     Args:
       plain: for a network without a plan, which has no keep rates.
     """
-    values = {name: config[name] for name in recover.Settings.__dataclass_fields__}
-    return recover.Settings(**values | ({"keep_rates": ()} if plain else {}))
+    values: dict[str, Any] = {name: config[name] for name in recover.Settings.__dataclass_fields__}
+    return recover.Settings(**{**values, "keep_rates": ()} if plain else values)

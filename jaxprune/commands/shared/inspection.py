@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jaxprune import open as door
+from jaxprune import reduction
 from jaxprune.commands.shared import networks
 from jaxprune.commands.shared.groups import ClassifierFile, Data, Model, Normalised, OnDevices
 from jaxprune.commands.shared.settings import number, path, record, refused, setting
@@ -11,6 +12,9 @@ from jaxprune.config import Config
 from jaxprune.errors import UserError
 
 QUARTERS = "empty: after a quarter, a half, three quarters"
+# Methods that need no training, one radial pattern for all, and ToMe in rounds; Random is compared in any case.
+_ALIKE = ("random", "l1", "linf")
+OFF_THE_SHELF = (*(name for name in reduction.untrained() if name not in _ALIKE), "tome:rounds=4")
 
 
 @record()
@@ -84,6 +88,17 @@ def without_network(
     return [why for text in usable for why in refused(lambda text=text: door.require_network(text, cache))]
 
 
+def with_baselines(scorers: Iterable[str], baselines: Iterable[str]) -> tuple[str, ...]:
+    """Returns scorers with those baselines that are missing.
+
+    >>> with_baselines(("ltrp:run=runs/scenes", "random:seed=1"), ("random", "centre"))
+    ('ltrp:run=runs/scenes', 'random:seed=1', 'centre')
+    """
+    texts = tuple(scorers)
+    names = {text.partition(":")[0] for text in texts}
+    return (*texts, *(name for name in baselines if name not in names))
+
+
 @record()
 class OnePlan:
     """One plan to reduce a network by."""
@@ -136,7 +151,7 @@ class ManyPlans(PlanTexts):
     """Plans to compare at several keep rates, on several networks."""
 
     networks: tuple[str, ...] = setting((), 'further ones: run directories, or texts such as "weights=FILE,name=NAME"')
-    plans: tuple[str, ...] = setting(("topk", "evit", "ats", "tome", "kmedoids", "dpc_knn", "l2"), "plans to compare")
+    plans: tuple[str, ...] = setting(OFF_THE_SHELF, "plans to compare")
     keep_rates: tuple[float, ...] = number((0.7, 0.5), "for plans without an amount, and Random", above=0, at_most=1)
 
 

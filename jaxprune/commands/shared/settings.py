@@ -98,7 +98,7 @@ def _declared(default: Any, about: str, check: Check | None, *, free: bool = Fal
     return dataclasses.field(default=default, metadata={"about": about, "check": check, "free": free})
 
 
-@typing.dataclass_transform(frozen_default=True, field_specifiers=(setting, number, choice, path))
+@typing.dataclass_transform(frozen_default=True)  # whatever is assigned to a setting declares its default
 def record(*, recipe: bool = False, is_open: bool = False) -> Callable[[type], Any]:
     """Makes a class a record of settings.
 
@@ -146,6 +146,11 @@ class _Kind(NamedTuple):
         return cls(float not in elements, bool(scalars), counts, types.NoneType in options)
 
 
+def _is_finite(value: Any) -> bool:
+    """Whether a value is a finite number."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
 class _Bounds(NamedTuple):
     """The interval of a number; called, it checks a value."""
 
@@ -170,7 +175,7 @@ class _Bounds(NamedTuple):
         return kind.scalar and self._fits(value, kind)
 
     def _fits(self, value: Any, kind: _Kind) -> bool:
-        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        if not _is_finite(value):
             return False
         return (
             (self.at_least is None or value >= self.at_least)

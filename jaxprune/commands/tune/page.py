@@ -23,7 +23,7 @@ class TunedRow:
     risk: Interval | str = column("risk", format=".3g")
     limit: float | str = column("risk at most", format=".3g")
     tested: str = column("tested")
-    images_per_second: float = column("images/s", format=".3g", best="max")
+    images_per_second: float = column("images/s", format=".3g")
     gflops: float = column("GFLOPs", format=".3g")
     megabytes: float = column("MiB", format=".3g")
     predicted: float | str = column("predicted", "ms", format=".3g")
@@ -38,7 +38,7 @@ def table(tuned: Tuned) -> Table[TunedRow]:
 
 
 def _row(tuned: Tuned, row: Row) -> TunedRow:
-    test, estimated = row.tested, row.errors is not None and bool(row.images)
+    test, errors, images = row.tested, row.errors, row.images
     return TunedRow(
         plan=row.name,
         choice="yes" if row.name == (tuned.plan or DENSE) else "",
@@ -48,8 +48,8 @@ def _row(tuned: Tuned, row: Row) -> TunedRow:
         latency=1000 * row.timed[0].median if row.timed else "",
         predicted=1000 * row.predicted.seconds if row.predicted else "",
         megabytes=row.cost.megabytes,
-        risk=share(row.errors, row.images) if estimated else "",
-        images=row.images if estimated else "",
+        risk="" if errors is None or not images else share(errors, images),
+        images="" if errors is None or not images else images,
         tested=f"{test.errors} of {test.images}" if test else "",
         p_value=test.p_value if test else "",
         limit=test.limit if test else "",

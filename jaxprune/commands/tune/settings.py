@@ -13,7 +13,8 @@ from jaxprune.reduction import At, Plan
 from jaxprune.tune import Bound
 from jaxprune.tune.candidates import require_untrained
 
-METHODS = ("tome", "topk", "evit", "ats", "dpc_knn", "kmedoids", "random")
+# Radial patterns choose by place alone, as Random does by chance.
+METHODS = tuple(name for name in reduction.untrained() if name not in ("l1", "l2", "linf"))
 KEPT = (0.8, 0.65, 0.5, 0.35, 0.2)
 
 
@@ -37,7 +38,7 @@ class Settings(inspection.NetworkInspection):
     num_images: int = number(320, "half to estimate, half to test; 0: all held-out images", at_least=0)
     neighbours: int = number(5, "without a classifier: nearest dense features, to retrieve one of", at_least=1)
     rounds: int = number(5, "timing rounds", at_least=0)
-    limit: int = number(14, "maximum number of plans to evaluate", at_least=1)
+    limit: int = number(24, "maximum number of plans to evaluate", at_least=1)
     most_tested: int = number(3, "maximum number of plans of the front to time and test", at_least=1)
     exhaustive: bool = setting(False, "True: evaluates all plans of the methods, on all images of the first half")
     smaller: str = setting("", 'a run, or "weights=FILE,name=NAME"; empty: the next smaller width, untrained')

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxprune.nn import LayerNorm, Linear
 from jaxprune.nn.attention import attention_logits, merge_heads
+from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.linear import xavier_uniform
 
 EPS = 1e-5
@@ -75,6 +76,14 @@ class _DecoderLayer(nnx.Module):
         return self.norm3(queries + self.fc2(jax.nn.relu(self.fc1(queries)))), scores
 
 
+def _layer_flops(layer: _DecoderLayer, queries: int, tokens: int) -> int:
+    """Multiply-accumulates of a layer."""
+    itself, cross, width = layer.self_attn, layer.cross_attn, layer.fc1.kernel.shape[0]
+    of_queries = (itself.qkv, itself.proj, cross.q, cross.proj, layer.fc1, layer.fc2)
+    pairs = 2 * width * queries * (queries + tokens)
+    return sum(linear_flops(part, queries) for part in of_queries) + 2 * linear_flops(cross.k, tokens) + pairs
+
+
 class MaskDecoder(nnx.Module):
     """Attention to mask: layers in which queries attend to projected tokens; the last one's scores are mask logits.
 
@@ -89,6 +98,10 @@ class MaskDecoder(nnx.Module):
         self.input_proj = Linear(in_features, dim, dtype=dtype, rngs=rngs)
         self.proj_norm = LayerNorm(dim, eps=EPS)
         self.layers = nnx.List([_DecoderLayer(dim, num_heads, dtype=dtype, rngs=rngs) for _ in range(num_layers)])
+
+    def flops(self, queries: int, tokens: int) -> int:
+        """Multiply-accumulates for so many queries and tokens of an image."""
+        return linear_flops(self.input_proj, tokens) + sum(_layer_flops(part, queries, tokens) for part in self.layers)
 
     def __call__(
         self, queries: Float[Array, "b m d"], tokens: Float[Array, "b n i"], present: Bool[Array, "b n"] | None = None

@@ -61,11 +61,11 @@ def features(model: Any, names: Sequence[str]) -> Forward:
 
 
 def _of_host(network: Any, images: jax.Array, names: Sequence[str]) -> dict[str, jax.Array]:
-    tokens, _ = network.forward_features(images)
+    tokens, aux = network.forward_features(images)
     make = {
         "cls": lambda: tokens.x[:, 0],
         "pooled": lambda: network.pool(tokens),
-        "patches": lambda: network.patch_maps(tokens, images.shape[1:-1]),
+        "patches": lambda: network.patch_maps(tokens, images.shape[1:-1], aux.waiting),
     }
     return {name: make[name]() for name in names}
 

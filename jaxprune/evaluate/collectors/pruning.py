@@ -120,13 +120,17 @@ def measure(
     )
     collectors = (Stacked("pruned", ("index", "label")), _Images(drawn))
     (outputs, columns), images = run_over(batches, {"pruned": forward}, collectors, mesh, desc="prune")
-    values = (
-        columns["index"],
-        columns["label"],
-        *(outputs[name] for name in ("predictions", "confidences", "removed")),
-    )
     scores = {name: outputs["scores"][name] for name in scorers}  # a jitted program returns them sorted by name
-    pruned = Pruned(*values, [], scores, outputs.get("proposal"))
+    pruned = Pruned(
+        index=columns["index"],
+        labels=columns["label"],
+        predictions=outputs["predictions"],
+        confidences=outputs["confidences"],
+        removed=outputs["removed"],
+        examples=[],
+        scores=scores,
+        proposal=outputs.get("proposal"),
+    )
     return pruned._replace(examples=[pruned.example(place, image) for place, image in images.items()])
 
 

@@ -54,7 +54,7 @@ def apply(
     """
     if isinstance(model, AroundHost):
         around: Any = copied(model)
-        around.encoder = apply(model.encoder, plan, scorer=scorer, img_size=img_size, rngs=rngs)
+        around.follow(apply(model.encoder, plan, scorer=scorer, img_size=img_size, rngs=rngs))
         return around
     require_tokens(model)
     plan = joined(plan)
@@ -84,6 +84,7 @@ def apply(
         _convert_pixels(fast.pruner.scorer, trained_on(model))
     placed = [at._replace(reducer=before.get(at.reducer.step, at.reducer)) for at in placement.placed]
     _install(fast, sites, placed)
+    _bring_back(fast, sites)
     fast.plan = plan
     return fast
 
@@ -172,7 +173,16 @@ def _clear(host: Host, sites: Sequence[Site]) -> None:
     for site in sites:
         block = host.block(site)
         block.reducer, block.needs = nnx.data(None), frozenset()
-        block.proportional = block.has_absent = block.soft_policy = False
+        block.proportional = block.has_absent = block.soft_policy = block.fuses = False
+
+
+def _bring_back(host: Host, sites: Sequence[Site]) -> None:
+    """Lets the last block see dropped rows again if the plan fuses them."""
+    fused = [reducer for reducer in installed(host) if reducer.num_fused()]
+    last = host.block(sites[-1])
+    last.fuses = bool(fused)
+    # Of a varying number of rows some are absent.
+    last.has_absent |= any(reducer.drops is None or reducer.leaves_absent != "never" for reducer in fused)
 
 
 def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> None:

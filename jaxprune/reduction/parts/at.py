@@ -5,13 +5,14 @@ from typing import Any
 
 from jaxprune import errors, plugins
 from jaxprune.errors import UserError, unknown
+from jaxprune.nn.restore import RESTORES
 from jaxprune.reduction.parts.base import Reducer
 from jaxprune.reduction.parts.find_method import method_class, method_name, shown_name
 from jaxprune.reduction.parts.plan_text import INPUT
 from jaxprune.reduction.parts.step_sizes import Amount, Count, Rate, Removal, whole
 
 POSITIONS = ("mean", "kept")
-AMOUNTS = ("keep_rate", "num_keep", "r", "position")  # what every method takes in a step
+AMOUNTS = ("keep_rate", "num_keep", "r", "position", "restore")  # what every method takes in a step
 
 
 class At:
@@ -27,6 +28,7 @@ class At:
       num_keep: number of patches that it keeps.
       r: number of incoming rows that it removes.
       position: the position of a merged row: the size-weighted "mean" of its rows, or that of the row "kept".
+      restore: what becomes of the rows that the step drops, see `Plan`.
       options: the method's own options.
 
     Raises:
@@ -42,6 +44,7 @@ class At:
         num_keep: int | None = None,
         r: int | None = None,
         position: str = "mean",
+        restore: str = "zero",
         **options: Any,
     ):
         amounts = {"keep_rate": (keep_rate, Rate), "num_keep": (num_keep, Count), "r": (r, Removal)}
@@ -52,19 +55,31 @@ class At:
                 f"{layer} has {' and '.join(amounts) or 'none'}: write for example keep_rate=0.7."
             )
         ((value, kind),) = amounts.values()
-        self._fill(layer, method_class(method), kind(value), position, options)
+        self._fill(layer, method_class(method), kind(value), position, restore, options)
 
     @classmethod
     def of(
-        cls, layer: int | str, method: type[Reducer], amount: Amount, position: str, options: Iterable[tuple]
+        cls,
+        layer: int | str,
+        method: type[Reducer],
+        amount: Amount,
+        position: str,
+        restore: str,
+        options: Iterable[tuple],
     ) -> "At":
         """Makes a step from an `Amount`."""
         step = cls.__new__(cls)
-        step._fill(layer, method, amount, position, dict(options))
+        step._fill(layer, method, amount, position, restore, dict(options))
         return step
 
     def _fill(
-        self, layer: int | str, cls: type[Reducer], amount: Amount, position: str, options: dict[str, Any]
+        self,
+        layer: int | str,
+        cls: type[Reducer],
+        amount: Amount,
+        position: str,
+        restore: str,
+        options: dict[str, Any],
     ) -> None:
         entrance, method = cls.where == "embed", shown_name(cls)
         if isinstance(layer, str) and layer != INPUT:
@@ -78,13 +93,21 @@ class At:
             raise UserError(f"reduction_loc {layer} is outside the network: blocks count from 0.")
         if position not in POSITIONS:
             raise unknown("position of merged rows", position, POSITIONS)
+        if restore not in RESTORES:
+            raise unknown("restore of dropped rows", restore, RESTORES)
         self.layer: int | str = layer if isinstance(layer, str) else int(layer)
         self.method, self.reducer_class, self.amount, self.position = method, cls, amount, position
+        self.restore = restore
         check_options(cls, options, AMOUNTS)
         self.options = stated(cls, options)
 
+    def changed(self, **values: Any) -> "At":
+        """The same step with another `layer`, `amount` or `options`."""
+        own = {"layer": self.layer, "amount": self.amount, "options": self.options, **values}
+        return At.of(method=self.reducer_class, position=self.position, restore=self.restore, **own)
+
     def _key(self) -> tuple:
-        return (self.layer, self.reducer_class, self.amount, self.position, self.options)
+        return (self.layer, self.reducer_class, self.amount, self.position, self.restore, self.options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, At) and self._key() == other._key()
@@ -94,12 +117,17 @@ class At:
 
     def settings(self) -> dict[str, Any]:
         """The amount and the options by name, without those at their default."""
-        position = {} if self.position == "mean" else {"position": self.position}
-        return {self.amount.name: self.amount.value, **position, **dict(self.options)}
+        return {self.amount.name: self.amount.value, **row_settings(self), **dict(self.options)}
 
     def __repr__(self) -> str:
         settings = "".join(f", {name}={value!r}" for name, value in self.settings().items())
         return f"At({self.layer!r}, {as_argument(self.reducer_class)}{settings})"
+
+
+def row_settings(plan: Any) -> dict[str, str]:
+    """The `position` and `restore` of a step or a plan by name, without those at their default."""
+    values = {"position": (plan.position, POSITIONS), "restore": (plan.restore, RESTORES)}
+    return {name: value for name, (value, known) in values.items() if value != known[0]}
 
 
 def check_options(cls: type[Reducer], options: Iterable[str], common: Iterable[str]) -> None:
@@ -116,8 +144,8 @@ def check_options(cls: type[Reducer], options: Iterable[str], common: Iterable[s
         if option not in parameters:
             names = [*common, *sorted(parameters)]
             raise UserError(
-                f"{shown_name(cls)} has no option {option!r}.{errors.nearest(option, names)} Its plans take "
-                f"{', '.join(names)}."
+                f"{shown_name(cls)} has no option {errors.quoted(option)}.{errors.nearest(option, names)} Its plans "
+                f"take {', '.join(names)}."
             )
 
 

@@ -34,6 +34,7 @@ class Step(NamedTuple):
         (`Reducer.num_planned`); None where the plan does not say, and where rows are not removed.
       cost: the cost of the network, for methods that ask for it (`Reducer.needs_cost`); None for others.
       num_classes: number of classes of the network; 0 = no classifier, or unknown.
+      restore: what becomes of dropped rows, see `Plan`.
     """
 
     index: int
@@ -53,6 +54,7 @@ class Step(NamedTuple):
     planned_in: int | None = None
     cost: NetworkCost | None = None
     num_classes: int = 0
+    restore: str = "zero"
 
 
 class StepReport(NamedTuple):
@@ -63,12 +65,14 @@ class StepReport(NamedTuple):
       kept: for each outgoing row, the incoming row it was (the centre, for clustering methods); -1 = a new row.
       soft: for soft methods, the weight of each incoming row in each outgoing row.
       extra: method-specific arrays by name, such as those that training losses need.
+      dropped: the rows that left, without a prefix, if the plan brings them back; the network sets it.
     """
 
     row_map: Int[Array, "b n"]
     kept: Int[Array, "b k"] | None = None
     soft: Float[Array, "b k n"] | None = None
     extra: dict[str, Array] | None = None
+    dropped: Tokens | None = None
 
 
 class LossContext(NamedTuple):
@@ -107,6 +111,8 @@ class Reducer(nnx.Module):
       soft_policy: whether in training all blocks mask tokens in the softmax by their policy (DynamicViT).
       identity_at_one: whether a step that keeps every row leaves the network unchanged, bit for bit in evaluation.
       leaves_absent: whether outgoing rows may be absent (`policy` 0): "never", in "training", or "always".
+      drops: whether all rows that leave are dropped (True), or all join others (False); None if it varies, which costs
+        most where dropped rows come back (`num_dropped`). A method may set it in `__init__`, by its options.
       needs_present: whether all incoming rows must be present; such a method cannot follow one that leaves absent rows.
       needs_map: whether all rows of the map must arrive, in raster order; such a method is the first step of a plan.
       dims: numbers of sides of the grids that it works on: 2, patches of images, or 3, tubes of clips.
@@ -117,6 +123,7 @@ class Reducer(nnx.Module):
         with "{layer}", the name of what holds the modules of a block ("blocks.{layer}"); None without parameters.
       off_the_shelf: an option and attribute, True by default, under which a method with published modules has none, so
         that it works without training; every step of a plan states it.
+      also_published: further names of what `published` names, for files that spell it so; only read.
       renames: {published path of a module or array within one step: our attribute path}.
       constraints: {one of its parameters: function to an allowed value}, which training applies after every update.
       clears_map: whether in a block that is a residual convolution of a map (ConvNeXt) dropped rows are zero afterwards
@@ -139,12 +146,14 @@ class Reducer(nnx.Module):
     needs_teacher: ClassVar[bool] = False
     needs_cost: ClassVar[bool] = False
     published: ClassVar[str | None] = None
+    also_published: ClassVar[tuple[str, ...]] = ()
     off_the_shelf: ClassVar[str | None] = None
     renames: ClassVar[dict[str, str]] = {}
     constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}
     clears_map: ClassVar[bool] = False
 
     where: Where = "after"
+    drops: bool | None = None
     proportional: bool = False
     merged_in_place: bool = False
 
@@ -177,6 +186,16 @@ class Reducer(nnx.Module):
     def num_planned(self) -> int:
         """`num_tokens` if the method could follow the plan; another number only if it may leave more."""
         return self.num_tokens()
+
+    def num_dropped(self) -> int:
+        """Number of rows that leave without joining others, at most."""
+        if self.drops is None:
+            return self.step.tokens_in - 1
+        return self.step.tokens_in - self.num_tokens() if self.drops else 0
+
+    def num_fused(self) -> int:
+        """Number of dropped rows that the plan brings back before the last block."""
+        return self.num_dropped() if self.step.restore == "fuse" and self.step.removable else 0
 
     def flops(self) -> int:
         """Multiply-accumulates of the method itself for one image, at a step that removes rows.

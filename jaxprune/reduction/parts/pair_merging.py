@@ -17,6 +17,7 @@ class PairMerger(Reducer):
     """A method that merges rows in pairs: where a plan asks for fewer rows, `num_tokens` is the true count."""
 
     where = "after"
+    drops = False
     proportional = True
 
     @classmethod

@@ -6,7 +6,16 @@ from typing import Any
 
 from jaxprune.errors import UserError
 from jaxprune.reduction.parts import plan_text
-from jaxprune.reduction.parts.at import AMOUNTS, At, as_argument, check_first, check_options, stated, trained
+from jaxprune.reduction.parts.at import (
+    AMOUNTS,
+    At,
+    as_argument,
+    check_first,
+    check_options,
+    row_settings,
+    stated,
+    trained,
+)
 from jaxprune.reduction.parts.base import Reducer
 from jaxprune.reduction.parts.find_method import method_class, method_name, shown_name
 from jaxprune.reduction.parts.plan_text import INPUT, StepText
@@ -45,6 +54,10 @@ class Plan:
       inflection: tilts a single `r` linearly over the depth: -1 goes from 2r to 0, 1 from 0 to 2r (ToMe's schedules).
       steps: the steps of a plan that mixes methods or amounts, instead of all of these.
       position: the position of a merged row, see `At`.
+      restore: what becomes of dropped rows. "zero": nothing, and maps that are made dense have zeros there. "last":
+        maps of all depths have the value with which a row left, and nothing else reads it, as in SViT (Liu et al.,
+        2024). "fuse": they also join the others before the last block, as in Token Cropr (Bergner et al., 2025).
+        Where rows only skip work, their value stays in any case.
       options: the method's own options.
 
     Raises:
@@ -62,6 +75,7 @@ class Plan:
         inflection: float | int = 0.0,
         steps: Iterable[At] | None = None,
         position: str = "mean",
+        restore: str = "zero",
         **options: Any,
     ):
         if (method is None) == (steps is None):
@@ -76,11 +90,12 @@ class Plan:
             )
         self.reducer_class: Any = None if method is None else method_class(method)
         self.method: Any = None if method is None else shown_name(self.reducer_class)
-        self.position = position
+        self.position, self.restore = position, restore
         if method is not None:
             check_options(self.reducer_class, options, (*AMOUNTS, "reduction_loc", "inflection"))
-        elif options:
-            raise UserError(f"{', '.join(options)}: options go into the steps, At(3, 'topk', keep_rate=0.7, …).")
+        elif options or row_settings(self):
+            named = ", ".join([*options, *row_settings(self)])
+            raise UserError(f"{named}: options go into the steps, At(3, 'topk', keep_rate=0.7, …).")
         self.options = stated(self.reducer_class, options)
         self.inflection = float(number("inflection", inflection))
         self.num_keep = None if num_keep is None else _whole_numbers("num_keep", num_keep)
@@ -102,18 +117,20 @@ class Plan:
             self.steps = self._common_steps(reduction_loc)
         self._check_methods()
 
+    def _step(self, layer: int | str, amount: Amount) -> At:
+        return At.of(layer, self.reducer_class, amount, self.position, self.restore, self.options)
+
     def _common_steps(self, reduction_loc: int | tuple[int, ...] | None) -> tuple[At, ...]:
-        make = lambda layer, amount: At.of(layer, self.reducer_class, amount, self.position, self.options)
         if self.r is not None:
             self._check_r()
-            return tuple(make(layer, Removal(removed)) for layer, removed in enumerate(self.r) if removed)
+            return tuple(self._step(layer, Removal(removed)) for layer, removed in enumerate(self.r) if removed)
         if self.reducer_class.where == "embed":
             if reduction_loc not in (None, (0,), [0], 0):
                 raise UserError(
                     f"{self.method} prunes before the first block, and reduction_loc is {reduction_loc}: leave it out."
                 )
             self.reduction_loc = (0,)
-            return tuple(make(INPUT, amount) for amount in self._amounts(1))
+            return tuple(self._step(INPUT, amount) for amount in self._amounts(1))
         self._quarters = reduction_loc is None
         self.reduction_loc = quarters(12) if reduction_loc is None else _whole_numbers("reduction_loc", reduction_loc)
         rising = tuple(sorted(set(self.reduction_loc)))
@@ -123,7 +140,7 @@ class Plan:
                 f"use {rising or (3, 6, 9)}."
             )
         amounts = self._amounts(len(self.reduction_loc))
-        return tuple(make(layer, amount) for layer, amount in zip(self.reduction_loc, amounts, strict=True))
+        return tuple(self._step(layer, amount) for layer, amount in zip(self.reduction_loc, amounts, strict=True))
 
     def _amounts(self, count: int) -> tuple[Amount, ...]:
         name = "keep_rate" if self.num_keep is None else "num_keep"
@@ -155,9 +172,7 @@ class Plan:
             raise UserError(f"{self.method} prunes once, before the first block: use keep_rate or num_keep, not r.")
 
     def _check_methods(self) -> None:
-        steps = self.steps or (
-            [] if self.reducer_class is None else [At.of(1, self.reducer_class, Removal(0), "mean", ())]
-        )
+        steps = self.steps or ([] if self.reducer_class is None else [self._step(1, Removal(0))])
         for at in steps:
             check_first(at)
         for cls in dict.fromkeys(at.reducer_class for at in steps):
@@ -181,9 +196,7 @@ class Plan:
         if not isinstance(self.r, int):
             return self.steps
         by_removal = tuple(
-            At.of(layer, self.reducer_class, Removal(removed), self.position, self.options)
-            for layer, removed in enumerate(self.removed(depth))
-            if removed
+            self._step(layer, Removal(removed)) for layer, removed in enumerate(self.removed(depth)) if removed
         )
         for at in by_removal[:1]:
             check_first(at)
@@ -196,10 +209,7 @@ class Plan:
             raise UserError(
                 f"{self!r} has {len(inside)} steps, and {depth} blocks have no quarters: give reduction_loc."
             )
-        return front + tuple(
-            At.of(place, at.reducer_class, at.amount, at.position, at.options)
-            for place, at in zip(places, inside, strict=False)
-        )
+        return front + tuple(at.changed(layer=place) for place, at in zip(places, inside, strict=False))
 
     def behind(self, entrance: "Plan") -> "Plan":
         """Combines this plan, inside a network, with one at the network's input."""
@@ -230,18 +240,14 @@ class Plan:
 
     def with_keep_rate(self, keep_rate: float) -> "Plan":
         """Returns the same plan with another rate; it must be a plan by a single `keep_rate`."""
-        places = None if self._quarters else self.reduction_loc or None
-        return Plan(self.reducer_class, keep_rate, places, position=self.position, **dict(self.options))
+        blocks = None if self._quarters else self.reduction_loc or None
+        return Plan(self.reducer_class, keep_rate, blocks, **row_settings(self), **dict(self.options))
 
     def with_parameters(self) -> "Plan":
         """Returns the same plan with the trained form of methods that also work off the shelf."""
         plan = copy.copy(self)
         plan.options = trained(self.reducer_class, self.options)
-        options = [trained(at.reducer_class, at.options) for at in self.steps]
-        plan.steps = tuple(
-            At.of(at.layer, at.reducer_class, at.amount, at.position, settings)
-            for at, settings in zip(self.steps, options, strict=True)
-        )
+        plan.steps = tuple(at.changed(options=trained(at.reducer_class, at.options)) for at in self.steps)
         return plan
 
     @property
@@ -263,7 +269,7 @@ class Plan:
             amount = {"r": self.r, **({"inflection": self.inflection} if self.inflection else {})}
         else:
             amount = {"keep_rate": self.keep_rate} if self.num_keep is None else {"num_keep": self.num_keep}
-        return {**amount, **({} if self.position == "mean" else {"position": self.position}), **dict(self.options)}
+        return {**amount, **row_settings(self), **dict(self.options)}
 
     @classmethod
     def from_text(cls, text: str, **defaults: Any) -> "Plan":
@@ -293,7 +299,7 @@ class Plan:
     def _key(self) -> tuple:
         if not isinstance(self.r, int):
             return (self.steps, self._quarters)
-        return (self.steps, self.reducer_class, self.r, self.inflection, self.position, self.options)
+        return (self.steps, self.reducer_class, self.r, self.inflection, self.position, self.restore, self.options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self._key() == other._key()
@@ -302,7 +308,7 @@ class Plan:
         return hash(self._key())
 
     def __repr__(self) -> str:
-        options = "".join(f", {name}={value!r}" for name, value in self.options)
+        options = "".join(f", {name}={value!r}" for name, value in {**row_settings(self), **dict(self.options)}.items())
         if self.method is None:
             return f"Plan(steps={self.steps!r})"
         if self.r is not None:

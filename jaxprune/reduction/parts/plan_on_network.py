@@ -80,6 +80,7 @@ def place(
             entering = _entrance(plan, at, first, len(steps), scorer)
             if prunes_input:
                 arriving = entering.num_keep
+                _check_entrance(at, first, sites)
             else:
                 placed += [_guided(at, site, entering, index, make, scorer) for site in _pruned(at, sites)]
             continue
@@ -102,6 +103,11 @@ def place(
                 f"{first.num_patches} mask units of it: use one of the two."
             )
         cls.check_site(site)
+        if at.restore == "fuse" and site.removable and layer == len(sites) - 1:
+            raise UserError(
+                f"restore='fuse' brings rows back before the last block, {layer}, and {at.method} removes rows there: "
+                "let the last step be at an earlier block."
+            )
         before = {"has_absent": has_absent, "planned_in": _planned_in(at, site, placed, arriving)}
         step = functools.partial(_step, plan, at, index, site, num_steps=len(steps), **before)
         reducer = make(cls, dict(at.options), step(arriving if site.removable else site.num_patches))
@@ -171,6 +177,7 @@ def _step(
         has_absent=has_absent,
         removable=site.removable,
         cells=site.cells,
+        restore=at.restore,
         position=at.position,  # pyright: ignore[reportArgumentType] - `At` checked it
         planned_in=planned_in,
     )
@@ -238,6 +245,15 @@ def _check_map(at: At, site: Site, placed: Sequence[Placed], arriving: int) -> N
         raise UserError(
             f"{at.method} at block {site.layer} needs all {site.num_patches} rows of the map in their order, and gets "
             f"{arriving} behind an earlier step: make it the first step that removes rows."
+        )
+
+
+def _check_entrance(at: At, first: Site, sites: Sequence[Site]) -> None:
+    """Checks that patches dropped at the input can come back."""
+    if at.restore != "zero" and first != sites[0]:
+        raise UserError(
+            f"restore={at.restore!r}: this network drops units of several patches at the input and never embeds them: "
+            "leave restore out."
         )
 
 

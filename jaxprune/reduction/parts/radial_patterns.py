@@ -91,6 +91,7 @@ class RadialPattern:
     """
 
     where = "before"
+    drops = True
     norm: ClassVar[str]
     step: Step
 

@@ -20,7 +20,7 @@ def number(name: str, value: Any) -> Any:
         raise UserError(
             f"{name} {quoted(value)} is not a number: write one, such as {'0.7' if name == 'keep_rate' else '8'}."
         )
-    if isinstance(value, numbers.Integral) and abs(value) > _LARGEST:
+    if isinstance(value, numbers.Integral) and abs(int(value)) > _LARGEST:
         raise UserError(f"{name} {quoted(value)} is too large: write a number such as 8.")
     return value
 

@@ -146,9 +146,16 @@ def search(dense: Any) -> Arrays:
 def cropr() -> dict[str, Arrays]:
     options = {"num_queries": 1, "num_heads": 2, "pre_attn_norm": True, "q_proj": True, "k_proj": False, "v_proj": True}
     options |= {"mlp": True, "mlp_ratio": 2.0}
-    model, tensors = published(vit, Plan("cropr", r=(0, 6, 5), **options))
+    files = {"cropr_scorer_7": scorer()}
+    files["cropr_net_7"] = cropr_network(options, [6, 5], "zero")
+    files["cropr_net_fused_7"] = cropr_network(options, [6], "fuse")
+    return {f"newer/{name}": arrays for name, arrays in files.items()}
+
+
+def cropr_network(options: dict[str, Any], schedule: list[int], restore: str) -> Arrays:
+    model, tensors = published(vit, Plan("cropr", r=(0, *schedule), restore=restore, **options))
     logits, aux = forward(model)
-    config = {**SIZES, "batch": BATCH, "schedule": [6, 5], "llf": False, "cropr": options}
+    config = {**SIZES, "batch": BATCH, "schedule": schedule, "llf": restore == "fuse", "cropr": options}
     file = {"config": text(**config), **photographs(), "labels": labels(), "logits_f64": np.float64(logits)}
     image = np.arange(BATCH)[:, None]
     for index, reducer in enumerate(reduction.installed(model)):
@@ -159,8 +166,7 @@ def cropr() -> dict[str, Arrays]:
     (logits, aux, ce, own), gradients = trained(model, 1.0)
     aux_logits = np.stack([report.extra["aux_logits"][:, 0] for report in aux.steps])
     file |= {"train_logits": logits, "aux_logits": aux_logits, "losses": np.stack([ce, own["aux"]])}
-    files = {"cropr_net_7": file | prefixed(tensors, "w.") | prefixed(gradients, "grad."), "cropr_scorer_7": scorer()}
-    return {f"newer/{name}": arrays for name, arrays in files.items()}
+    return file | prefixed(tensors, "w.") | prefixed(gradients, "grad.")
 
 
 def scorer() -> Arrays:

@@ -1,0 +1,329 @@
+"""DToP (Tang et al., 2023): a head at each of several depths; tokens that are sure of their class leave there."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jaxprune.dense.parts.base import SegmentationLoss, Segmenter, map_features
+from jaxprune.dense.parts.mask_decoder import MaskDecoder
+from jaxprune.dense.parts.published import decoder, query_rules
+from jaxprune.dense.parts.token_exits import confident, left_aligned, lowest, without
+from jaxprune.dense.parts.vit_pyramid import default_indices
+from jaxprune.dense.segvit import STAGES, resized_masks
+from jaxprune.errors import UserError, unknown
+from jaxprune.losses.class_masks import class_mask_losses
+from jaxprune.nn import BlockRunner, Host, Linear
+from jaxprune.nn.block_cost import block_flops, block_tokens, linear_flops
+from jaxprune.nn.images import require_float
+from jaxprune.nn.linear import normal_02
+from jaxprune.nn.tensor_rules import Rule
+from jaxprune.nn.tokens import Tokens
+from jaxprune.ops.resize import resize
+from jaxprune.ops.unmerge import unmerge
+
+EXITS = ("confidence", "scores")
+
+
+class Walk(NamedTuple):
+    """The state between two heads; every array has the batch first.
+
+    Attributes:
+      tokens: the tokens; those that left are absent (`policy` 0) and stay in their places, or are gone.
+      waiting: rows that a plan dropped and brings back before the last block.
+      masks: mask logits of each class, by patch: those of the last head that saw it.
+      ranking: the scorer's score of each patch, for exits by scores.
+    """
+
+    tokens: Tokens
+    waiting: tuple[Tokens, ...]
+    masks: Float[Array, "b k p"]
+    ranking: Float[Array, "b p"] | None
+
+
+class StageOutput(NamedTuple):
+    """What a head says.
+
+    Attributes:
+      class_logits: whether each class is present, or absent.
+      masks: mask logits by patch, those of earlier heads where a token had left.
+      exited: patches whose token has left by now.
+      rows: number of tokens that the head saw, by image.
+      blocks: the tokens after each block of this stage; those that left before it are 0.
+    """
+
+    class_logits: Float[Array, "b k 2"]
+    masks: Float[Array, "b k p"]
+    exited: Bool[Array, "b p"]
+    rows: Int[Array, "b"]
+    blocks: tuple[Float[Array, "b n d"], ...]
+
+    @property
+    def scores(self) -> Float[Array, "b k p"]:
+        """The probability that a class is present, times its mask."""
+        return _present(self.class_logits)[:, :, None] * jax.nn.sigmoid(self.masks)
+
+
+class _Head(nnx.Module):
+    """Class queries of its own, a decoder, and a layer that says for each class whether it is present."""
+
+    def __init__(self, width: int, num_classes: int, features: int, heads: int, layers: int, **common: Any):
+        self.decoder = MaskDecoder(width, features, heads, layers, **common)
+        self.queries = nnx.Param(normal_02(common["rngs"].params(), (num_classes, features)))
+        self.class_embed = Linear(features, 2, **common)
+
+    def __call__(self, tokens: Float[Array, "b n d"], present: Bool[Array, "b n"]) -> tuple[Array, Array]:
+        """(Class logits (b, k, 2), mask logits (b, k, n))."""
+        queries = jnp.broadcast_to(self.queries[...][None], (tokens.shape[0], *self.queries.shape))
+        queries, masks = self.decoder(queries.astype(tokens.dtype), tokens, present)
+        return self.class_embed(queries).astype(jnp.float32), masks.astype(jnp.float32)
+
+    def flops(self, rows: int) -> int:
+        """Multiply-accumulates for so many tokens."""
+        queries = self.queries.shape[0]
+        return self.decoder.flops(queries, rows) + linear_flops(self.class_embed, queries)
+
+
+class DToP(Segmenter):
+    """SegViT's decoders as independent heads; what leaves at one keeps its mask logits, and the rest does not see it.
+
+    Exits by "confidence": a token leaves if its best score (presence of the class times mask) exceeds the head's
+    threshold, unless it is among the `keep_per_class` best of the class that it predicts. Training removes tokens too.
+    Exits by "scores" put a scorer such as PaPr in its place: apply a plan with a step at the input, and behind each
+    head the tokens with its highest scores go on, `keep_rates` of all patches.
+
+    A call masks what has left, so that its shapes are static; with exits by scores it removes it.
+    `dense.TokenEngine` removes it in any case and is faster by as much. All give equal numbers.
+
+    >>> import jax.numpy as jnp, jaxprune
+    >>> from flax import nnx
+    >>> sizes = dict(img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2, features=8, head_heads=2)
+    >>> seg = jaxprune.dense.create("dtop", encoder="vit", num_classes=5, **sizes, rngs=nnx.Rngs(0))
+    >>> seg(jnp.zeros((1, 32, 32, 3))).shape
+    (1, 32, 32, 5)
+
+    Args:
+      encoder: a network whose rows can be removed, such as a ViT.
+      indices: the blocks with a head; by default after 1/2, 2/3 and all blocks.
+      exits: "confidence" or "scores".
+      thresholds: of each head but the last, or one number for all; 1 lets nothing leave.
+      keep_per_class: see `parts.token_exits.confident`.
+      keep_rates: for exits by scores, the share of all patches behind each head but the last.
+      features, head_heads, layers: see `SegViT`.
+      absent_weight, class_weight, mask_weight, dice_weight: see `SegViT`; all heads count alike.
+
+    Raises:
+      UserError: the encoder cannot remove rows, or the numbers do not fit the heads.
+    """
+
+    def __init__(
+        self,
+        encoder: Host,
+        *,
+        num_classes: int = 150,
+        indices: Sequence[int] | None = None,
+        exits: str = "confidence",
+        thresholds: float | int | Sequence[float] = 0.95,
+        keep_per_class: int = 5,
+        keep_rates: float | int | Sequence[float] = 1.0,
+        features: int | None = None,
+        head_heads: int = 12,
+        layers: int = 3,
+        absent_weight: float = 0.1,
+        class_weight: float = 1.0,
+        mask_weight: float = 20.0,
+        dice_weight: float = 1.0,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        depth = len(encoder.intermediate_layers())
+        super().__init__(encoder, num_classes, default_indices(depth, STAGES) if indices is None else indices)
+        if not all(site.removable for site in encoder.sites()):
+            raise UserError("Tokens cannot leave this encoder between its blocks: use a ViT, or another head.")
+        if exits not in EXITS:
+            raise unknown("exits", exits, EXITS)
+        if list(self.indices) != sorted(set(self.indices)) or self.indices[-1] != depth - 1:
+            raise UserError(f"indices {self.indices}: heads are at rising blocks, the last at block {depth - 1}.")
+        self.exits, self.keep_per_class = exits, keep_per_class
+        self.thresholds = self._of_heads("thresholds", thresholds)
+        self.keep_rates = self._of_heads("keep_rates", keep_rates)
+        widths = map_features(encoder, self.indices)
+        features = widths[-1] // 2 if features is None else features
+        sizes = (num_classes, features, head_heads, layers)
+        self.heads = nnx.List([_Head(width, *sizes, dtype=dtype, rngs=rngs) for width in widths])
+        self.absent_weight = absent_weight
+        self.weights = (class_weight, mask_weight, dice_weight)
+        self.follow(self.encoder)
+
+    def _of_heads(self, name: str, values: float | int | Sequence[float]) -> tuple[float, ...]:
+        count = len(self.indices) - 1
+        numbers = tuple(values) if isinstance(values, Sequence) else (values,) * count
+        if len(numbers) != count or not all(0 < number <= 1 for number in numbers):
+            raise UserError(
+                f"{name}={values}: give {count} numbers above 0 and up to 1, one for each head but the last."
+            )
+        return tuple(map(float, numbers))
+
+    @property
+    def published_rules(self) -> tuple[Rule, ...]:
+        """The published names: the last head is the main one, the others are auxiliary."""
+        names = [f"auxiliary_head.{i}." for i in range(len(self.heads) - 1)] + ["decode_head."]
+        return tuple(
+            rule
+            for i, name in enumerate(names)
+            for rule in (*query_rules(name, f"heads.{i}."), *decoder(f"{name}{{}}", f"heads.{i}.decoder"))
+        )
+
+    def follow(self, encoder: Host) -> None:
+        """Takes a host with a plan, whose steps must be over before the first head.
+
+        Raises:
+          UserError: rows would be removed behind a head, which tells by itself what leaves.
+        """
+        for site in encoder.sites():
+            block = encoder.block(site)
+            if site.layer > self.indices[0] and block.reducer is not None:
+                raise UserError(
+                    f"Behind its first head, at block {self.indices[0]}, a DToP's heads say what leaves, and the plan "
+                    f"has a step at block {site.layer}: let it reduce up to block {self.indices[0]}."
+                )
+            block.has_absent |= site.layer > self.indices[0]
+        self.encoder = encoder
+
+    def begin(self, images: Float[Array, "b h w c"], *, train: bool = False, key: PRNGKeyArray | None = None) -> Walk:
+        """Embeds images.
+
+        Raises:
+          UserError: the images are of an integer dtype, or exits by scores have no scorer.
+        """
+        require_float(images)
+        runner = self.encoder.run_blocks(images, stop=0, train=train, key=key)
+        b, patches = runner.tokens.assign.shape
+        ranking = None
+        if self.exits == "scores" and min(self.keep_rates, default=1.0) < 1:
+            if self.encoder.pruner is None:
+                raise UserError(
+                    "exits='scores' need a scorer: reduction.apply(network, Plan('from_scores', keep_rate=1.0), "
+                    "scorer=…)."
+                )
+            ranking = self.encoder.pruner.scorer(images, key=key)
+        waiting = tuple(rows for how, rows in runner.aside if how == "fuse")
+        return Walk(runner.tokens, waiting, jnp.zeros((b, self.num_classes, patches)), ranking)
+
+    def advance(
+        self, walk: Walk, stage: int, *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> tuple[Walk, StageOutput]:
+        """Runs the blocks up to the next head, the head, and lets tokens leave."""
+        prefix = self.encoder.num_prefix_tokens
+        key = None if key is None else jax.random.fold_in(key, stage)
+        runner = BlockRunner(walk.tokens, prefix, train=train, key=key, all_patches=False)
+        runner.aside = [("fuse", rows) for rows in walk.waiting]
+        there = lambda tokens: tokens.x * (tokens.policy > 0)[:, :, None].astype(tokens.x.dtype)
+        for site in self._sites(stage):
+            runner.run(self.encoder.block(site), site.grid)
+        tokens = runner.tokens
+        present = tokens.policy[:, prefix:] > 0
+        class_logits, row_masks = self.heads[stage](there(tokens)[:, prefix:], present)
+        held = unmerge(present[:, :, None], tokens.assign)[:, :, 0]
+        of_patches = unmerge(row_masks.swapaxes(1, 2), tokens.assign).swapaxes(1, 2)
+        masks = jnp.where(held[:, None, :], of_patches, walk.masks)
+        left = self._without_leaving(tokens, stage, class_logits, row_masks, walk.ranking)
+        gone = ~(unmerge((left.policy > 0)[:, prefix:, None], left.assign)[:, :, 0])
+        output = StageOutput(class_logits, masks, gone, present.sum(1), tuple(map(there, runner.block_outputs)))
+        waiting = tuple(rows for _, rows in runner.aside)
+        return Walk(left, waiting, masks, walk.ranking), output
+
+    def _sites(self, stage: int) -> Sequence[Any]:
+        start = self.indices[stage - 1] + 1 if stage else 0
+        return self.encoder.sites()[start : self.indices[stage] + 1]
+
+    def _without_leaving(
+        self, tokens: Tokens, stage: int, class_logits: Array, masks: Array, ranking: Array | None
+    ) -> Tokens:
+        if stage == len(self.heads) - 1:
+            return tokens
+        prefix = self.encoder.num_prefix_tokens
+        present = tokens.policy[:, prefix:] > 0
+        if self.exits == "confidence":
+            scores = _present(class_logits)[:, :, None] * jax.nn.sigmoid(masks)
+            leaving = confident(scores, present, self.thresholds[stage], self.keep_per_class)
+        elif ranking is None:
+            return tokens
+        else:
+            leaving = lowest(ranking, tokens.assign, present, self.num_keep(stage))
+        return without(tokens, leaving, prefix)
+
+    def num_keep(self, stage: int) -> int:
+        """For exits by scores, the number of tokens that go on behind a head."""
+        return max(int(self.encoder.sites()[0].num_patches * self.keep_rates[stage]), 1)
+
+    def stages(
+        self, images: Float[Array, "b h w c"], *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> list[StageOutput]:
+        """What every head says, with static shapes."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        walk, outputs = self.begin(images, train=train, key=keys[0]), []
+        for stage in range(len(self.heads)):
+            walk, output = self.advance(walk, stage, train=train, key=keys[1])
+            outputs.append(output)
+            prefix = self.encoder.num_prefix_tokens
+            if walk.ranking is not None and stage < len(self.heads) - 1:
+                count = min(self.num_keep(stage), walk.tokens.x.shape[1] - prefix)
+                walk = walk._replace(tokens=left_aligned(walk.tokens, count, prefix))
+        return outputs
+
+    def segment(self, output: StageOutput, shape: tuple[int, int]) -> Float[Array, "b H W k"]:
+        """The scores of a head at a size in pixels; bilinear, of scores by patch."""
+        grid = self.encoder.sites()[-1].grid
+        maps = output.scores.swapaxes(1, 2).reshape(output.scores.shape[0], *grid, -1)
+        return resize(maps, shape, "bilinear")
+
+    def __call__(
+        self, images: Float[Array, "b h w c"], *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "b h w k"]:
+        """Returns the score of each class at every pixel, by the last head."""
+        return self.segment(self.stages(images, train=train, key=key)[-1], (images.shape[1], images.shape[2]))
+
+    def loss(
+        self,
+        images: Float[Array, "b h w c"],
+        labels: Int[Array, "b h w"],
+        *,
+        train: bool = True,
+        key: PRNGKeyArray | None = None,
+        **options: Any,
+    ) -> tuple[Float[Array, ""], SegmentationLoss]:
+        """The sum of the weighted losses of all heads; exits have no gradient, mask logits of what left have."""
+        return self.loss_of(self.stages(images, train=train, key=key), labels)
+
+    def loss_of(self, logits: Sequence[StageOutput], labels: Int[Array, "b h w"], **options: Any) -> Any:
+        """The loss of what `stages` returned; the last head's parts are without a number."""
+        shape, grid, losses = (labels.shape[1], labels.shape[2]), self.encoder.sites()[-1].grid, {}
+        for stage, output in enumerate(logits):
+            masks = resized_masks(output.masks.reshape(*output.masks.shape[:2], *grid), shape)
+            parts = class_mask_losses(output.class_logits, masks, labels, absent_weight=self.absent_weight)
+            suffix = "" if stage == len(logits) - 1 else f"_{stage}"
+            for name, part, weight in zip(("classes", "masks", "dice"), parts, self.weights, strict=True):
+                losses[f"{name}{suffix}"] = weight * part
+        return jnp.stack(list(losses.values())).sum(), SegmentationLoss(losses, {})
+
+    def flops(self, rows: Sequence[int]) -> int:
+        """Multiply-accumulates for an image of which so many tokens reach each head, in a network without a plan.
+
+        Args:
+          rows: `StageOutput.rows` of every head.
+        """
+        encoder, prefix = self.encoder, self.encoder.num_prefix_tokens
+        total = encoder.overhead().embed * encoder.sites()[0].num_patches
+        for stage, count in enumerate(rows):
+            tokens = block_tokens(None, prefix + count, prefix + count)
+            total += sum(block_flops(encoder.block_cost(site), tokens) for site in self._sites(stage))
+            total += self.heads[stage].flops(count)
+        return total
+
+
+def _present(class_logits: Float[Array, "b k 2"]) -> Float[Array, "b k"]:
+    return jax.nn.softmax(class_logits, axis=-1)[..., 0]
