@@ -106,7 +106,7 @@ def points(spent: Spent, budgets: int = _BUDGETS) -> Table:
 
     Thresholds are chosen on every second image and measured on the others, which all rows are about.
     """
-    chosen, measured = slice(0, None, 2), slice(1, None, 2)
+    fitted, measured = slice(0, None, 2), slice(1, None, 2)
     exits, count = spent.logits.shape[:2]
     right = spent.logits.argmax(-1) == spent.labels[None]
     rows = [
@@ -117,7 +117,7 @@ def points(spent: Spent, budgets: int = _BUDGETS) -> Table:
         return Table(rows)
     sure, costs = confidence(spent.logits), spent.costs.mean(1)
     for budget in np.linspace(costs[0], costs[-1], budgets + 2)[1:-1]:
-        limits = thresholds(sure[:, chosen], costs, float(budget), right=right[:, chosen])
+        limits = thresholds(sure[:, fitted], costs, float(budget), right=right[:, fitted])
         leaving = exit_of(sure[:, measured], limits)
         rows.append(_point(f"for {budget:.4g} GMAC", leaving, spent, right, measured))
     return Table(rows)
@@ -143,9 +143,9 @@ def pictures_by_exit(spent: Spent) -> list[tuple[np.ndarray, str]]:
     right = spent.logits.argmax(-1) == spent.labels[None]
     stays = np.logical_and.accumulate(right[::-1], axis=0)[::-1]
     first = np.where(stays.any(0), stays.argmax(0), len(right))
-    chosen = []
+    captioned = []
     for exit in range(len(right) + 1):
         ids = [image for image in np.flatnonzero(first == exit) if image < len(spent.pictures)][:_SHOWN]
         caption = f"right from exit {exit + 1} on" if exit < len(right) else "wrong at the last exit"
-        chosen += [(spent.pictures[image], caption) for image in ids]
-    return chosen
+        captioned += [(spent.pictures[image], caption) for image in ids]
+    return captioned

@@ -12,7 +12,7 @@ _GATED = (
     "channels save no time here, blocks that are left out do with `dynamic.LayerSkipper`."
 )
 _EXITS = (
-    "Thresholds for a budget are chosen on every second held-out image, and all rows measured on the others. Costs are "
+    "Thresholds for a budget are pictures on every second held-out image, and all rows measured on the others. Costs are "
     "counted, not timed; `dynamic.Engine` runs images so that they cost what is counted."
 )
 
@@ -35,6 +35,6 @@ def describe(section: Section, model: Segmented, spent: Spent) -> Table:
         scatter_plot(series, "GMAC an image", "accuracy", "Accuracy against cost", labels=labels, shares=True),
         "Each exit for all images, and thresholds for budgets.",
     )
-    if chosen := pictures_by_exit(spent):
-        section.gallery([picture for picture, _ in chosen], [caption for _, caption in chosen])
+    if pictures := pictures_by_exit(spent):
+        section.gallery([picture for picture, _ in pictures], [caption for _, caption in pictures])
     return rows
