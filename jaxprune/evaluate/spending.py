@@ -1,6 +1,7 @@
 """What networks that spend by image cost and get right: at each exit, and under thresholds for budgets."""
 
 import dataclasses
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -9,7 +10,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
-from jaxprune.dynamic import Segmented, confidence, exit_of, thresholds
+from jaxprune.dynamic import Engine, Segmented, confidence, exit_of, thresholds
+from jaxprune.dynamic.exit_policy import EVERYBODY, NOBODY
 from jaxprune.dynamic.parts.gated import GatedNetwork
 from jaxprune.evaluate import Batch, Forward, run_over
 from jaxprune.evaluate.collectors.held_out import Call
@@ -19,6 +21,8 @@ from jaxprune.report.table import Table, column
 
 _SHOWN = 4  # images of each exit, in pictures
 _BUDGETS = 5
+ROUNDS = 5  # of measuring the speed
+_PICTURES = 256  # that are kept, to be shown and timed
 
 
 class Spent(NamedTuple):
@@ -47,6 +51,8 @@ class Point:
       cost: mean, fifth and ninety-fifth percentile of the images' multiply-accumulates.
       shares: of the images that leave at each exit.
       images: how many it is measured on.
+      speed: images a second: median, least and most of some rounds.
+      thresholds: of the exits, for `dynamic.Engine`.
     """
 
     leaving: str = column("images leave")
@@ -54,6 +60,8 @@ class Point:
     cost: tuple[float, float, float] = column("cost", "GMAC", format=".4g", ends=("5 %", "95 %"))
     shares: str = column("shares of the exits")
     images: int = column("images")
+    speed: tuple[float, float, float] | None = column("images/s", format=".4g", best="max", ends=("least", "most"))
+    thresholds: tuple[float, ...] = ()
 
 
 def all_exits(parts: Split) -> Call:
@@ -83,7 +91,7 @@ class _Collector:
         self._logits.append(outputs["model"]["logits"])
         self._costs += [outputs["model"]["costs"]] if "costs" in outputs["model"] else []
         self._labels.append(batch["label"])
-        self._pictures += list(batch["image"][: max(0, 64 - len(self._pictures))])
+        self._pictures += list(batch["image"][: max(0, _PICTURES - len(self._pictures))])
 
     def result(self) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, list[np.ndarray]]:
         logits = np.concatenate(self._logits).swapaxes(0, 1)
@@ -110,7 +118,7 @@ def points(spent: Spent, budgets: int = _BUDGETS) -> Table:
     exits, count = spent.logits.shape[:2]
     right = spent.logits.argmax(-1) == spent.labels[None]
     rows = [
-        _point(f"all at exit {exit + 1}", np.full(count, exit)[measured], spent, right, measured)
+        _point(f"all at exit {exit + 1}", _only(exit, exits), np.full(count, exit)[measured], spent, right, measured)
         for exit in range(exits)
     ]
     if exits == 1:
@@ -119,11 +127,45 @@ def points(spent: Spent, budgets: int = _BUDGETS) -> Table:
     for budget in np.linspace(costs[0], costs[-1], budgets + 2)[1:-1]:
         limits = thresholds(sure[:, fitted], costs, float(budget), right=right[:, fitted])
         leaving = exit_of(sure[:, measured], limits)
-        rows.append(_point(f"for {budget:.4g} GMAC", leaving, spent, right, measured))
+        rows.append(_point(f"for {budget:.4g} GMAC", tuple(limits), leaving, spent, right, measured))
     return Table(rows)
 
 
-def _point(name: str, leaving: np.ndarray, spent: Spent, right: np.ndarray, measured: slice) -> Point:
+def timed(model: Segmented, rows: Table, images: np.ndarray, *, batch_size: int = 32, rounds: int = ROUNDS) -> Table:
+    """Adds the speed with which `dynamic.Engine` runs images under the thresholds of each row.
+
+    Rows take turns in every round, so that what else the machine does concerns all. Gates are not skipped in fact, so
+    that a network with gates has the speed of one that computes everything.
+
+    Args:
+      images: uint8 (n, h, w, 3).
+      batch_size: the largest number of images that are computed together.
+      rounds: over which the median is taken.
+    """
+    engine = Engine(model, rows[0].thresholds, batch_size=batch_size, remainder="hold")
+    engines, seconds = [engine.under(row.thresholds) for row in rows], []
+    for one_round in range(rounds + 1):
+        durations = []
+        for engine in engines:
+            began = time.perf_counter()
+            engine(images)
+            durations.append(time.perf_counter() - began)
+        seconds += [durations] if one_round else []  # the first compiles
+    speeds = len(images) / np.array(seconds)
+    spread = zip(np.median(speeds, 0), speeds.min(0), speeds.max(0), strict=True)
+    return rows.of(
+        dataclasses.replace(row, speed=tuple(map(float, values))) for row, values in zip(rows, spread, strict=True)
+    )
+
+
+def _only(exit: int, exits: int) -> tuple[float, ...]:
+    """Thresholds with which all images leave at one exit."""
+    return tuple(NOBODY if index < exit else EVERYBODY for index in range(exits))
+
+
+def _point(
+    name: str, limits: tuple[float, ...], leaving: np.ndarray, spent: Spent, right: np.ndarray, measured: slice
+) -> Point:
     count = len(leaving)
     images = np.arange(count)
     costs = spent.costs[:, measured][leaving, images]
@@ -135,6 +177,8 @@ def _point(name: str, leaving: np.ndarray, spent: Spent, right: np.ndarray, meas
         (float(costs.mean()), float(low), float(high)),
         ", ".join(f"{value:.0%}" for value in shares),
         count,
+        None,
+        tuple(map(float, limits)),
     )
 
 

@@ -33,7 +33,7 @@ def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
     spent = measure_exits(model, inputs.eval_batches(config, source), inputs.mesh(config))
     title, slug = "Cost and accuracy", f"spending-{Path(config.run).name}"
     with reporting.report_section(workdir, config.run, title, slug) as section:
-        rows = spending_page.describe(section, model, spent)
+        rows = spending_page.describe(section, model, spent, times=True)
         reporting.broken_files(section, source)
     print(rows.text())
     last = rows[len(spent.logits) - 1]

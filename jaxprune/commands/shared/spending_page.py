@@ -1,8 +1,11 @@
 """The report section on a network that spends by image: accuracy against cost, shares of the exits, pictures."""
 
+import numpy as np
+
 from jaxprune.dynamic import Segmented
 from jaxprune.dynamic.parts.gated import GatedNetwork
-from jaxprune.evaluate.spending import Spent, pictures_by_exit, points
+from jaxprune.evaluate.spending import ROUNDS, Spent, pictures_by_exit, points, timed
+from jaxprune.report import spread
 from jaxprune.report.plots import scatter_plot
 from jaxprune.report.section import Section
 from jaxprune.report.table import Table
@@ -17,13 +20,18 @@ _EXITS = (
 )
 
 
-def describe(section: Section, model: Segmented, spent: Spent) -> Table:
-    """Adds the table, the plot and the pictures; returns the table."""
+def describe(section: Section, model: Segmented, spent: Spent, *, times: bool = False) -> Table:
+    """Adds the table, the plot and the pictures; returns the table.
+
+    Args:
+      times: whether to measure the speed of each row, too.
+    """
     rows = points(spent)
+    rows = timed(model, rows, np.stack(spent.pictures)) if times else rows
     section.text(_GATED if isinstance(model, GatedNetwork) else _EXITS)
-    section.table(
-        rows, caption="Accuracy with its 95 % interval (Wilson), and the cost of an image: mean, 5 % and 95 %"
-    )
+    speed = f". Images a second: {spread.ranges(ROUNDS)}" if times else ""
+    caption = f"Accuracy with its 95 % interval (Wilson), and the cost of an image: mean, 5 % and 95 %{speed}."
+    section.table(rows, caption=caption)
     ways = {"each exit for all": "all at", "thresholds for a budget": "for"}
     series, labels = {}, {}
     for name, beginning in ways.items():
