@@ -1,7 +1,6 @@
 """What networks that spend by image cost and get right: at each exit, and under thresholds for budgets."""
 
 import dataclasses
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
-from jaxprune.dynamic import Engine, Segmented, confidence, exit_of, thresholds
+from jaxprune.dynamic import Segmented, confidence, exit_of, thresholds
 from jaxprune.dynamic.exit_policy import EVERYBODY, NOBODY
 from jaxprune.dynamic.parts.gated import GatedNetwork
 from jaxprune.evaluate import Batch, Forward, run_over
@@ -21,7 +20,6 @@ from jaxprune.report.table import Table, column
 
 _SHOWN = 4  # images of each exit, in pictures
 _BUDGETS = 5
-ROUNDS = 5  # of measuring the speed
 _PICTURES = 256  # that are kept, to be shown and timed
 
 
@@ -129,33 +127,6 @@ def points(spent: Spent, budgets: int = _BUDGETS) -> Table:
         leaving = exit_of(sure[:, measured], limits)
         rows.append(_point(f"for {budget:.4g} GMAC", tuple(limits), leaving, spent, right, measured))
     return Table(rows)
-
-
-def timed(model: Segmented, rows: Table, images: np.ndarray, *, batch_size: int = 32, rounds: int = ROUNDS) -> Table:
-    """Adds the speed with which `dynamic.Engine` runs images under the thresholds of each row.
-
-    Rows take turns in every round, so that what else the machine does concerns all. Gates are not skipped in fact, so
-    that a network with gates has the speed of one that computes everything.
-
-    Args:
-      images: uint8 (n, h, w, 3).
-      batch_size: the largest number of images that are computed together.
-      rounds: over which the median is taken.
-    """
-    engine = Engine(model, rows[0].thresholds, batch_size=batch_size, remainder="hold")
-    engines, seconds = [engine.under(row.thresholds) for row in rows], []
-    for one_round in range(rounds + 1):
-        durations = []
-        for engine in engines:
-            began = time.perf_counter()
-            engine(images)
-            durations.append(time.perf_counter() - began)
-        seconds += [durations] if one_round else []  # the first compiles
-    speeds = len(images) / np.array(seconds)
-    spread = zip(np.median(speeds, 0), speeds.min(0), speeds.max(0), strict=True)
-    return rows.of(
-        dataclasses.replace(row, speed=tuple(map(float, values))) for row, values in zip(rows, spread, strict=True)
-    )
 
 
 def _only(exit: int, exits: int) -> tuple[float, ...]:

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from jaxprune.bench.spending import ROUNDS, timed
 from jaxprune.dynamic import Segmented
 from jaxprune.dynamic.parts.gated import GatedNetwork
-from jaxprune.evaluate.spending import ROUNDS, Spent, pictures_by_exit, points, timed
+from jaxprune.evaluate.spending import Spent, pictures_by_exit, points
 from jaxprune.report import spread
 from jaxprune.report.plots import scatter_plot
 from jaxprune.report.section import Section
