@@ -340,6 +340,7 @@ class ViTDet(Host):
             0,
             taps=taps,
             selection=selection,
+            restore=self.restore_of_input,
             train=train,
             key=key,
             all_patches=ids_keep is None,
