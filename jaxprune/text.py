@@ -1,10 +1,15 @@
-"""Settings as text, parsed and formatted as `name=value,name=value`; and texts as file names."""
+"""Settings as text, parsed and formatted as `name=value,name=value`; and texts as file names and in a shell."""
 
+import re
+import shlex
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from jaxprune.errors import UserError, quoted
+
+_PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)  # a shell takes it as it is
+_IN_DOUBLE_QUOTES = re.compile(r'[$`"\\!]')  # a shell does not take it as it is
 
 _DIGITS = 18  # of whole numbers, which fit 64 bits; longer ones are read as floats
 
@@ -114,3 +119,23 @@ def file_name(text: str) -> str:
     """
     short = "".join(letter if letter.isalnum() else "-" for letter in text)[:60].strip("-")
     return f"{short}-{zlib.crc32(text.encode(errors='surrogateescape')):08x}"
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """Formats the words of a command such that a shell reads the same words, and a reader the least of quotes.
+
+    >>> print(shell_line(["run", "--config=a.py", "--config.plans=('topk', 'tome')", "--config.name=it's $5"]))
+    run --config=a.py --config.plans="('topk', 'tome')" --config.name='it'"'"'s $5'
+    """
+    return " ".join(map(_shell_word, words))
+
+
+def _shell_word(word: str) -> str:
+    if _PLAIN.fullmatch(word):
+        return word
+    flag, equals, value = word.partition("=")
+    if not (word.startswith("--") and equals and value and _PLAIN.fullmatch(flag)):
+        flag, equals, value = "", "", word
+    if "'" in value and not _IN_DOUBLE_QUOTES.search(value):
+        return f'{flag}{equals}"{value}"'
+    return f"{flag}{equals}{shlex.quote(value)}"

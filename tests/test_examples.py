@@ -59,6 +59,22 @@ def test_a_vit_is_pruned_as_it_is(folder):
     assert rows["tome@3:keep_rate=0.5"][1] < 0.8 and rows["tome@3:keep_rate=0.5"][3] == 98
 
 
+def test_a_method_of_ones_own_is_compared(folder):
+    printed = run(folder, "compare_method.py", "--images=40", "--keep_rates", "0.7", "0.5", "--rounds=1")
+    assert "its accuracy means nothing" in printed and "Unlike, keep_rate=0.7" in printed
+    place = folder / "comparison"
+    names = {"accuracy.pdf", "accuracy.svg", "patches.png", "rows.csv", "table.tex"}
+    assert {path.name for path in place.iterdir()} == names
+    table = (place / "table.tex").read_text()
+    assert table.count(r"\\") == 2 + 2 * 5 and "40 images" in table and "Unlike" in table
+    classes = Scenes.class_names
+    for number, name in enumerate(classes):
+        (folder / "photos" / name).mkdir(parents=True)
+        Image.fromarray(np.full((64, 64, 3), 20 * number, np.uint8)).save(folder / "photos" / name / "a.png")
+    printed = run(folder, "compare_method.py", "--photos=photos", "--keep_rates=0.5")
+    assert f"{len(classes)}" in printed.splitlines()[2].split()[-1]
+
+
 def test_ones_own_loop_learns_under_a_plan(folder):
     printed = run(folder, "training_loop.py", "--steps=60")
     first, last = map(float, re.findall(r"ten (?:steps )?(\d\.\d+)", printed))

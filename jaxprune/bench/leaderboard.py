@@ -19,7 +19,7 @@ import jaxprune
 from jaxprune.bench.costs import verdict
 from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.files import read_text
-from jaxprune.measures.intervals import wilson_interval
+from jaxprune.measures.intervals import Interval, wilson_interval
 from jaxprune.measures.rank_correlation import RankCorrelation, kendall
 from jaxprune.reduction import DENSE, Plan
 
@@ -164,7 +164,8 @@ def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: 
     """
     # The dense network is compared with itself: nothing to measure.
     exact = (*EXACT, SPEED, LOW, HIGH) if claimed["plan"] == DENSE else EXACT
-    expected_verdict = verdict(claimed["plan"], claimed[SPEED], claimed[SPEED] / measured["FLOP-implied"])
+    faster = Interval(claimed[SPEED], claimed[LOW], claimed[HIGH])
+    expected_verdict = verdict(claimed["plan"], faster, faster.value / measured["FLOP-implied"])
     sentences = [
         f"{name} is {value}, but {claimed[name]} in the row"
         for name, value in {**{name: measured[name] for name in exact}, "verdict": expected_verdict}.items()

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Integer, PRNGKeyArray, Shaped, UInt8
 
+from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
 
@@ -50,15 +51,6 @@ def augment(
     return mixup_cutmix(
         mix_key, images, labels, mixup, cutmix, label_smoothing=label_smoothing, num_classes=num_classes
     )
-
-
-def normalize(
-    images: UInt8[Array, "b *sides c"], mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
-) -> Float[Array, "b *sides c"]:
-    """Maps pixels, of images or of clips, to float32: (x / 255 - mean) / std, channel by channel."""
-    lead = (1,) * (images.ndim - 1)
-    offset, scale = (jnp.asarray(values, jnp.float32).reshape(*lead, -1) for values in (mean, std))
-    return (images.astype(jnp.float32) / 255.0 - offset) / scale
 
 
 def random_flip(key: PRNGKeyArray, images: Float[Array, "b H W c"]) -> Float[Array, "b H W c"]:

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from jaxprune.data.augment import normalize
 from jaxprune.data.decode import Broken, Decoded, plain, read, to_rgb
 from jaxprune.errors import UserError, quoted, shortened
+from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import Preprocessing
 
 # Aspect ratio above which only the cropped part is resized. Below it the whole image is, as in timm and torchvision;

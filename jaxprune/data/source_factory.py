@@ -22,7 +22,7 @@ from jaxprune.errors import UserError, nearest, unknown
 def _open_folder(
     path: str = "",
     *,
-    split: str,
+    split: str | None,
     labels: bool = True,
     exif: bool = True,
     held_out: float = 0.0,
@@ -38,7 +38,7 @@ def _open_folder(
     if views is not None:
         video.require_av()  # once, and not for each file
         exif = views.preprocessing.exif
-    if held_out and is_split_here(path, split):
+    if held_out and split is not None and is_split_here(path, split):
         return part_of(open_split(path, labels=labels, exif=exif, reader=views), split, held_out, held_out_seed)
     return open_split(path, split, labels=labels, exif=exif, reader=views)
 
@@ -83,7 +83,7 @@ SOURCES = {"scenes": _open_scenes, "folder": _open_folder, "tfds": _open_tfds}
 
 
 def create_source(
-    source: str = "scenes", /, *, split: str = "train", in_memory: bool | None = None, **options: Any
+    source: str = "scenes", /, *, split: str | None = "train", in_memory: bool | None = None, **options: Any
 ) -> Source:
     """Opens a source of examples.
 
@@ -93,7 +93,7 @@ def create_source(
         without splits is divided: that fraction of each class is held out. With `views`, a `clips.Views`, the examples
         are clips: of a folder's videos, or of scenes in motion. With `label_maps`, a `LabelMaps` (True for scenes),
         they have the class of each pixel, from the directory or the feature `maps`.
-      split: the split to open.
+      split: the split to open. None: the folder itself, which holds a directory for each class.
       in_memory: whether to decode all images up front and hold them in memory, which requires images of one size. None:
         if they are of one size and take no more than `memory.LIMIT`; clips are then read on demand.
       **options: options of that source.

@@ -9,9 +9,10 @@ from flax import nnx
 from jaxtyping import Array, UInt8
 
 from jaxprune import flops
-from jaxprune.dynamic.segments import Segment, Segmented, State, of_unit, require_classes
+from jaxprune.dynamic.segments import Segment, Segmented, State, require_classes
 from jaxprune.errors import UserError
 from jaxprune.nn.host import Host
+from jaxprune.nn.images import of_unit
 from jaxprune.ops.resize import resize
 
 
@@ -61,7 +62,7 @@ def _through(index: int) -> Any:
         record, images = network.preprocessing, pixels.astype(jnp.float32) / 255
         if images.shape[1:-1] != record.sides:
             images = jnp.clip(resize(images, record.sides, "bicubic", antialias=True), 0, 1)
-        logits, _ = network(of_unit(images, record))
+        logits, _ = network(of_unit(images, record.mean, record.std))
         return pixels, logits
 
     return call

@@ -13,8 +13,9 @@ from jaxprune.dynamic.parts import reuse, tokens_to_token
 from jaxprune.dynamic.parts.covering_patches import CoveringPatches
 from jaxprune.dynamic.parts.reusing_stage import ReusingStage
 from jaxprune.dynamic.parts.tokens_to_token import TokensToToken
-from jaxprune.dynamic.segments import Segment, Segmented, State, normalized
+from jaxprune.dynamic.segments import Segment, Segmented, State
 from jaxprune.errors import UserError, unknown
+from jaxprune.nn.images import normalize
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.tensor_rules import LAYERS, Rule, patches, patches_back, within
 from jaxprune.preprocessing import Preprocessing
@@ -124,7 +125,9 @@ class DVT(Segmented):
 
 def _through(index: int) -> Any:
     def call(model: DVT, state: State) -> tuple[State, jax.Array]:
-        images = normalized(state["pixels"], model.preprocessing).astype(model.dtype or jnp.float32)
+        images = normalize(state["pixels"], model.preprocessing.mean, model.preprocessing.std).astype(
+            model.dtype or jnp.float32
+        )
         output = model.stages[index](images, state.get("features"), state.get("relations"))
         passed = {"pixels": state["pixels"]}
         if index + 1 < len(model.stages):

@@ -9,11 +9,12 @@ from jaxtyping import Array, Float, UInt8
 
 from jaxprune.dynamic.parts.adaptive_average import adaptive_average
 from jaxprune.dynamic.parts.perceiver import CrossAttention, SelfAttention
-from jaxprune.dynamic.segments import Segment, Segmented, State, normalized
+from jaxprune.dynamic.segments import Segment, Segmented, State
 from jaxprune.errors import UserError
 from jaxprune.flops.traced import multiply_accumulates
 from jaxprune.models.resnet import Residual, max_pool
 from jaxprune.nn import BatchNorm, Conv, Linear
+from jaxprune.nn.images import normalize
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.norm import LayerNorm
 from jaxprune.nn.tensor_rules import LAYERS, Rule, convolution, convolution_back
@@ -206,7 +207,9 @@ def reading(
 
 
 def _to_third(model: DynPerceiver, state: State, *, train: bool = False) -> tuple[State, jax.Array]:
-    images = normalized(state["pixels"], model.preprocessing).astype(model.dtype or jnp.float32)
+    images = normalize(state["pixels"], model.preprocessing.mean, model.preprocessing.std).astype(
+        model.dtype or jnp.float32
+    )
     stem: Any = model.cnn_stem
     conv, norm = stem
     maps = max_pool(jax.nn.relu(norm(conv(images), train=train)))

@@ -59,18 +59,6 @@ class Segmented(nnx.Module):
         return jnp.stack(logits)
 
 
-def normalized(pixels: UInt8[Array, "b *sides c"], record: Preprocessing) -> Float[Array, "b *sides c"]:
-    """Returns pixels from 0 to 255 as a network with this preprocessing reads them, in float32."""
-    return of_unit(pixels.astype(jnp.float32) / 255, record)
-
-
-def of_unit(images: Float[Array, "b *sides c"], record: Preprocessing) -> Float[Array, "b *sides c"]:
-    """Returns images from 0 to 1 as a network with this preprocessing reads them."""
-    mean, std = (jnp.asarray(values, jnp.float32) for values in (record.mean, record.std))
-    lead = (None,) * (images.ndim - 1)
-    return (images - mean[lead]) / std[lead]
-
-
 def require_classes(counts: Sequence[int]) -> None:
     """Refuses exits of different classes.
 

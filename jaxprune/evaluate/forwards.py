@@ -8,20 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxprune.data.augment import normalize
 from jaxprune.evaluate import Forward
 from jaxprune.evaluate.contestants import Contestant
+from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.scoring import Scorer
 
 
 def pixels(images: jax.Array, preprocessing: Preprocessing) -> jax.Array:
-    """Returns the network input for resized and cropped images, (b, h, w, 3), or clips.
+    """Returns the network input for resized and cropped images, (b, h, w, 3), or clips, if they are not yet normalised.
 
     Views of videos, (b, views, frames, h, w, 3), are flattened, the views of a video next to each other.
     """
-    sides = len(preprocessing.sides)
-    return normalize(images.reshape(-1, *images.shape[-sides - 1 :]), preprocessing.mean, preprocessing.std)
+    images = images.reshape(-1, *images.shape[-len(preprocessing.sides) - 1 :])
+    if jnp.issubdtype(images.dtype, jnp.floating):
+        return images
+    return normalize(images, preprocessing.mean, preprocessing.std)
 
 
 def over_views(probabilities: jax.Array, images: jax.Array) -> jax.Array:

@@ -1,14 +1,15 @@
-"""Checks of what a network computes with: its input images, and its dtype."""
+"""What a network computes with: its normalised input images, and its dtype."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, UInt8
 
 from jaxprune.errors import UserError, quoted
-from jaxprune.preprocessing import Normalisation
+from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Normalisation
 
 
 def require_float(images: Any, ndim: int | None = None) -> None:
@@ -64,6 +65,22 @@ def require_buildable(dtype: Any, rngs: Any) -> None:
             f"dtype={quoted(dtype)} is no floating-point type, which networks compute with: use float32, bfloat16 or "
             "float16."
         )
+
+
+def normalize(
+    images: UInt8[Array, "b *sides c"], mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
+) -> Float[Array, "b *sides c"]:
+    """Maps pixels, of images or of clips, to float32: (x / 255 - mean) / std, channel by channel."""
+    return of_unit(images.astype(jnp.float32) / 255.0, mean, std)
+
+
+def of_unit(
+    images: Float[Array, "b *sides c"], mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
+) -> Float[Array, "b *sides c"]:
+    """Maps images from 0 to 1 to (x - mean) / std, channel by channel."""
+    lead = (1,) * (images.ndim - 1)
+    offset, scale = (jnp.asarray(values, jnp.float32).reshape(*lead, -1) for values in (mean, std))
+    return (images - offset) / scale
 
 
 def renormalized(

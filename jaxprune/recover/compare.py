@@ -9,9 +9,9 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
-from jaxprune.bench.timing import OverRounds, interleaved, speed_up
+from jaxprune.bench.timing import OverRounds
 from jaxprune.evaluate import Batch, Forward, run_over
-from jaxprune.evaluate.contestants import Runner, contestant, random_images
+from jaxprune.evaluate.contestants import contestant
 from jaxprune.evaluate.forwards import pixels
 from jaxprune.measures.intervals import Interval, paired_difference, share
 from jaxprune.measures.linear_head import LinearHead, fit_linear_head
@@ -148,14 +148,6 @@ def judged(
     earlier = "" if before is None else before.agreement(dense)
     rescued = "" if where is None else opinion.accuracy(where)
     return earlier, opinion.agreement(dense), opinion.accuracy(), opinion.lost(dense), rescued
-
-
-def speeds(networks: Mapping[str, Host], batch_size: int, rounds: int) -> dict[str, OverRounds]:
-    """Returns the speed-up of each network over the first, timed in turns, one turn each per round."""
-    runners = {name: Runner(model, random_images(model, batch_size)) for name, model in networks.items()}
-    turns = interleaved(runners, rounds)
-    first = next(iter(networks))
-    return {name: speed_up(turns[first], of_network) for name, of_network in turns.items()}
 
 
 def gflops(model: Host) -> float:

@@ -6,17 +6,18 @@ import jax
 from flax import nnx
 
 from jaxprune import reduction
-from jaxprune.data.augment import normalize, random_flip
+from jaxprune.data.augment import random_flip
 from jaxprune.nn.host import Host
-from jaxprune.nn.images import renormalized
+from jaxprune.nn.images import normalize, renormalized
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.recover.distance import distance, view
 from jaxprune.recover.learning import Learning, learning
-from jaxprune.recover.rates import ByStep, falling, in_turn, require_same_parameters
+from jaxprune.recover.rates import falling, in_turn, require_same_parameters
 from jaxprune.recover.settings import Settings
 from jaxprune.reduction import Plan
 from jaxprune.train import optimizer
+from jaxprune.train.keep_rate import ByStep
 from jaxprune.train.step import FIXED, LossFn
 
 

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxprune.data.augment import normalize
 from jaxprune.data.loader import eval_batches
 from jaxprune.data.source import Source
 from jaxprune.evaluate import Averages, Forward, run_over
 from jaxprune.nn.host import Host
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import merge, split
 from jaxprune.recover.distance import cosine, view
 from jaxprune.recover.lesson import as_read_by

@@ -12,7 +12,6 @@ from jaxprune.errors import UserError
 from jaxprune.nn.params import split
 from jaxprune.reduction import Plan
 from jaxprune.reduction.parts.step_sizes import Rate
-from jaxprune.train.step import LossFn
 
 
 def eased(model: Any, share: float) -> Plan:
@@ -30,26 +29,6 @@ def eased(model: Any, share: float) -> Plan:
     depth = len(model.sites(model.preprocessing.sides))
     steps = zip(model.plan.steps_for(depth), reduction.installed(model), strict=True)
     return Plan(steps=[at.changed(amount=Rate(1 - share * (1 - reducer.step.keep_rate))) for at, reducer in steps])
-
-
-class ByStep:
-    """The loss of every step: one loss, hence one program, for each plan.
-
-    Args:
-      plans: maps a step to the plan that it trains.
-      loss_of: maps a plan to the loss of the network under it.
-    """
-
-    def __init__(self, plans: Callable[[int], Plan], loss_of: Callable[[Plan], LossFn]):
-        self._plans, self._loss_of = plans, loss_of
-        self._losses: dict[Plan, LossFn] = {}
-
-    def at(self, step: int) -> LossFn:
-        """The loss of the step after `step`."""
-        plan = self._plans(step)
-        if plan not in self._losses:
-            self._losses[plan] = self._loss_of(plan)
-        return self._losses[plan]
 
 
 def falling(model: Any, steps: int, share: float, stages: int) -> Callable[[int], Plan]:

@@ -46,6 +46,7 @@ class DTEM(ToMe):
 
     needs = frozenset({"normed"})
     published = "metric.{layer}"
+    also_published = ("blocks.{layer}.attn.qkv.metric_layer",)
     renames: ClassVar[dict[str, str]] = {"": "metric"}
 
     @classmethod

@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from jaxprune import __version__
-from jaxprune.report import storage
+from jaxprune.report import plot_files, storage
 from jaxprune.report.ids import slugify
 from jaxprune.report.markup import escape, inline
 from jaxprune.report.section import Section
@@ -42,11 +42,14 @@ class Report:
         return _page(self.title, self.subtitle, self._stored())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes this report to `path` atomically, replacing any existing file; creates missing directories."""
-        return storage.write(Path(path), self.render())
+        """Writes this report to `path` atomically, replacing any existing file; creates missing directories.
+
+        Its plots are written beside it, as PDF and SVG, in the folder `plots`.
+        """
+        return self._write(Path(path), self.title, self.subtitle, {})
 
     def add_to(self, path: str | os.PathLike[str]) -> Path:
-        """Adds the sections to the report at `path`, or creates it if there is none.
+        """Adds the sections to the report at `path`, or creates it if there is none; their plots as in `save`.
 
         Sections of the same name are replaced in place, others are appended; the title and subtitle in the file are
         kept.
@@ -58,7 +61,13 @@ class Report:
         if not path.exists():
             return self.save(path)
         old = storage.read(path)
-        return storage.write(path, _page(old.title, old.subtitle, old.sections | self._stored()))
+        return self._write(path, old.title, old.subtitle, old.sections)
+
+    def _write(self, path: Path, title: str, subtitle: str, older: Mapping[str, StoredSection]) -> Path:
+        for section in self._sections.values():
+            plot_files.write(section, path.parent)
+        page = _page(title, subtitle, {**older, **self._stored()}, plot_files.there_are(path.parent))
+        return storage.write(path, page)
 
     def _stored(self) -> dict[str, StoredSection]:
         return {name: StoredSection(s.title, s.outline(), s.render()) for name, s in self._sections.items()}
@@ -76,10 +85,11 @@ def _contents(sections: Mapping[str, StoredSection]) -> str:
     return f'<nav aria-label="Contents"><h2>Contents</h2><ul>{"".join(entries)}</ul></nav>'
 
 
-def _page(title: str, subtitle: str, sections: Mapping[str, StoredSection]) -> str:
+def _page(title: str, subtitle: str, sections: Mapping[str, StoredSection], plots_beside: bool = False) -> str:
     files = resources.files("jaxprune.report")
     style, script = (files.joinpath(f"report.{end}").read_text(encoding="utf-8") for end in ("css", "js"))
     contents = _contents(sections)
+    beside = f" · its plots as PDF and SVG: <code>{plot_files.FOLDER}/</code> beside this page" if plots_beside else ""
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -100,7 +110,7 @@ def _page(title: str, subtitle: str, sections: Mapping[str, StoredSection]) -> s
             "<main>",
             *(storage.with_comments(name, section) for name, section in sections.items()),
             "</main>",
-            f"<footer>jaxprune {__version__}</footer>",
+            f"<footer>jaxprune {__version__}{beside}</footer>",
             f"<script>\n{script}</script>",
             "</body>",
             "</html>",

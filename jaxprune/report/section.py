@@ -1,5 +1,6 @@
 """A section of a report, composed element by element."""
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -36,6 +37,7 @@ class Section:
         self._level = level
         self._names = names or ElementIds(name)
         self._parts: list[str | Section] = []
+        self._plots: dict[str, Any] = {}
 
     def new_id(self, word: str) -> str:
         """Returns an element id that is unique in the report, for hand-written HTML."""
@@ -92,7 +94,7 @@ class Section:
         Raises:
           UserError: the array has another shape.
         """
-        media = _media(image, caption if alt is None else alt, self.new_id("figure"))
+        media = self._media(image, caption if alt is None else alt)
         caption = f"<figcaption>{inline(caption)}</figcaption>" if caption else ""
         return self.html(f"<figure>{media}{caption}</figure>")
 
@@ -112,7 +114,7 @@ class Section:
             raise UserError(f"A gallery of {len(images)} pictures got {len(captions)} captions; give one for each.")
         cells = []
         for image, caption in zip(images, captions, strict=True):
-            media = _media(image, caption, self.new_id("figure"))
+            media = self._media(image, caption)
             below = f"<figcaption>{inline(caption)}</figcaption>" if caption else ""
             cells.append(f"<figure>{media}{below}</figure>")
         # The minimum width of a column: a phone displays two photographs side by side, but only one plot.
@@ -183,6 +185,20 @@ class Section:
         """Returns (name, title) of the direct subsections."""
         return [(part.name, part.title) for part in self._parts if isinstance(part, Section)]
 
+    def plots(self) -> dict[str, Any]:
+        """Returns the plots of this section and of those inside, {id: matplotlib `Figure`}."""
+        inside = (part.plots() for part in self._parts if isinstance(part, Section))
+        return dict(itertools.chain(self._plots.items(), *(plots.items() for plots in inside)))
 
-def _media(image: Any, alt: str, prefix: str) -> str:
-    return plot_element(image, alt, prefix) if hasattr(image, "savefig") else image_element(image, alt)
+    def _media(self, image: Any, alt: str) -> str:
+        if not hasattr(image, "savefig"):
+            return image_element(image, alt)
+        name = self.new_id(_axes_of(image))
+        self._plots[name] = image
+        return plot_element(image, alt, name)
+
+
+def _axes_of(plot: Any) -> str:
+    """Returns what a plot shows, "accuracy by GFLOPs", for the names of its files."""
+    labels = [label for axes in plot.axes[:1] for label in (axes.get_ylabel(), axes.get_xlabel()) if label]
+    return " by ".join(labels)[:60] or "plot"

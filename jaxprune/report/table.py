@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
+from jaxprune.report.formatting import format_number
+from jaxprune.report.latex_table import latex_table
+
 Rows = Sequence[Mapping[str, Any]]
 Record = TypeVar("Record")
 
@@ -148,6 +151,15 @@ class Table(Sequence[Record], Generic[Record]):
         """Returns the table for a terminal; see `flat`."""
         return as_text(self.flat(ends))
 
+    def to_latex(self, *, caption: str = "", label: str = "") -> str:
+        r"""Returns the table for a paper, in the style of booktabs.
+
+        Args:
+          caption, label: with one of them, the table floats; both are LaTeX.
+        """
+        formats = {title: column.format for title, column in self.columns().items() if column.format}
+        return latex_table(self.cells(), formats, caption=caption, label=label)
+
     def write_csv(self, path: str | os.PathLike, **same: Any) -> None:
         """Writes the table; `same` are columns with one value for all rows, such as the device."""
         write_csv(path, self.flat(), **same)
@@ -177,7 +189,7 @@ def as_text(rows: Rows) -> str:
 
 
 def _text(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return format_number(value, ".3g") if isinstance(value, float) else str(value)
 
 
 def write_csv(path: str | os.PathLike, rows: Rows, **same: Any) -> None:

@@ -23,6 +23,7 @@ from jaxprune.evaluate.contestants import Runner, random_images
 from jaxprune.nn.block_cost import block_flops, through
 from jaxprune.reduction import DENSE, At, Plan
 from jaxprune.reduction.parts.base import is_idle
+from jaxprune.reduction.parts.find_method import shown_name
 from jaxprune.tune.blockwise import Call, Programs, compiled_blocks
 
 SHARE = 0.7  # fraction of its incoming rows that each step of a probing plan keeps
@@ -143,7 +144,6 @@ def _as_dense(model: Any) -> list[Part]:
 
 def _parts(model: Any, reducer_of: Callable[[Any], Any]) -> list[Part]:
     sites, records, kinds = model.sites(model.preprocessing.img_size), [], {}
-    names = {cls: name for name, cls in reduction.methods().items()}
     blocks = [(site, model.block_cost(site), reducer_of(model.block(site))) for site in sites]
     arriving = sites[0].num_prefix_tokens + sites[0].num_patches
     for (site, dense, reducer), (cost, rows) in zip(blocks, through(blocks, sites[0].num_patches), strict=True):
@@ -154,7 +154,7 @@ def _parts(model: Any, reducer_of: Callable[[Any], Any]) -> list[Part]:
         left = arriving if reducer is None else site.num_prefix_tokens + reducer.num_tokens()
         flags = {"sized": block.proportional, "masked": block.has_absent}
         state = ",".join([*sorted(block.needs), *(name for name, on in flags.items() if on)])
-        role = PLAIN if reducer is None else names[type(reducer)]
+        role = PLAIN if reducer is None else shown_name(type(reducer))
         kind = kinds.setdefault((dense, site.removable), len(kinds))
         records.append(Part(kind, role, state, arriving, left, block_flops(cost, rows)))
         arriving = rows.outgoing

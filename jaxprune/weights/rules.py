@@ -71,7 +71,7 @@ def to_ours(tensors: Mapping[str, Published], model: Any) -> dict[str, Published
     Raises:
       UserError: two published tensors map to the same tensor of ours.
     """
-    rules, modules = rules_for(model), method_modules(model)
+    rules, modules = rules_for(model), method_modules(model, every_spelling=True)
     entries: dict[str, Published] = {}
     for name, (published, tensor) in tensors.items():
         rule, target = _apply(rules, _place(name, modules), back=False)
@@ -186,11 +186,14 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile("".join(f"(?P<{p}>{_FIELDS[p]})" if i % 2 else re.escape(p) for i, p in enumerate(parts)))
 
 
-def method_modules(model: Any) -> dict[str, str]:
+def method_modules(model: Any, *, every_spelling: bool = False) -> dict[str, str]:
     """Returns {published path of a module of a token-reduction method: our path}, longer paths first.
 
     Published networks have a list of a method's modules beside the blocks, one per step, or modules of the blocks; ours
     belong to the reducers of the blocks.
+
+    Args:
+      every_spelling: include the names of `Reducer.also_published`.
     """
     paths = {}
     counted: dict[str, int] = {}
@@ -205,7 +208,9 @@ def method_modules(model: Any) -> dict[str, str]:
             number = counted[reducer.published] = counted.get(reducer.published, -1) + 1
             published = f"{reducer.published}.{number}"
             paths[published] = path
-        paths.update({f"{published}.{a}".rstrip("."): f"{path}.{b}" for a, b in reducer.renames.items()})
+        spellings = reducer.also_published if every_spelling else ()
+        for spelling in (published, *(other.format(layer=site.layer) for other in spellings)):
+            paths.update({f"{spelling}.{a}".rstrip("."): f"{path}.{b}" for a, b in reducer.renames.items()})
     return dict(sorted(paths.items(), key=lambda pair: -len(pair[0])))
 
 

@@ -29,10 +29,10 @@ from jaxprune.checkpoints.run import load_model
 from jaxprune.commands import evaluate
 from jaxprune.commands.shared import inputs
 from jaxprune.data import memory
-from jaxprune.data.augment import normalize
 from jaxprune.data.folder import open_split
 from jaxprune.errors import UserError, command
 from jaxprune.mim.parts.gradient_gap import gradient_gap, loss_gradients
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.report import plots

@@ -17,7 +17,6 @@ from PIL import Image
 from jaxprune import commands, data, main, models, parallel, reduction
 from jaxprune.checkpoints import load_model, open_classifier, save_model, save_pretrained
 from jaxprune.commands.shared import inputs
-from jaxprune.data.augment import normalize
 from jaxprune.data.file_list import open_images
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
@@ -25,6 +24,7 @@ from jaxprune.evaluate import feature_files
 from jaxprune.evaluate.collectors.features import FEATURES, features, require
 from jaxprune.evaluate.feature_formats import FORMATS, Shard, array_record, encode, read_shard
 from jaxprune.nn.host import Host
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import jitted
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "features.py")

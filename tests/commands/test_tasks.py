@@ -21,11 +21,11 @@ from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.store import load_params
 from jaxprune.commands import prune
 from jaxprune.commands.shared import inputs, networks
-from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import proposals, pruning
 from jaxprune.measures.insertion_deletion import area, curves
 from jaxprune.models import resnet
+from jaxprune.nn.images import normalize
 from jaxprune.reduction import DENSE
 from jaxprune.train import optimizer, probe
 
@@ -63,7 +63,8 @@ def test_quickstart_leaves_checkpoints_metrics_and_a_report(quickstart):
     workdir, summary = quickstart
     learned = {"reconstruction_ratio", "accuracy", "accuracy_from_scratch", "object_recall", "seconds"}
     pruned = {"pruned_by", "accuracy_pruned", "speed_up_pruned"}
-    assert set(summary) in (learned, learned | pruned)  # where a plan is faster than the dense network
+    # Where a plan is faster than the dense network, and where one stands out.
+    assert set(summary) in (learned, learned | {"pruned_by"}, learned | pruned)
     phases = {"pretrain", "finetune", "scratch", "ranker"}
     assert all((workdir / phase / "checkpoints" / "4").is_dir() for phase in phases)
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxprune import commands, main, models
+from jaxprune import commands, main, models, reduction
 from jaxprune.checkpoints.run import backbone, load_model
 from jaxprune.commands import finetune, linear_probe
 from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
@@ -83,15 +83,38 @@ def test_the_limits_of_the_learning_rate_are_scaled_by_layer_or_absolute(limits_
     training = Training(config, Path(), None, None, steps, learning_rate(config, steps), None)
     tx = grouped_optimizer(config, params, model, training)
     state, grads = tx.init(params), jax.tree.map(jnp.ones_like, params)
+    update = jax.jit(tx.update)
     layers = model.parameter_layers(params)
     for step in range(steps.total):
-        updates_of_step, state = tx.update(grads, state, params)
+        updates_of_step, state = update(grads, state, params)
         for name, layer in layers.items():
             scale = 0.5 ** (3 - layer)
             low, start = (scale * limit if limits_decay else limit for limit in (1e-3, 2e-3))
             rate = low + (scale - low) * 0.5 * (1 + np.cos(np.pi * step / 8))
             rate = start + (scale - start) * step / 2 if step < 2 else rate
             np.testing.assert_allclose(-updates_of_step[name], rate, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["dtem", "topk"])
+def test_the_parameters_of_the_method_alone_may_train(method):
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 2, "num_heads": 2}
+    model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    model = reduction.apply(model, reduction.Plan(method, keep_rate=0.5, reduction_loc=(1,)), rngs=nnx.Rngs(0))
+    params = split(model).params
+    config = finetune.defaults(batch_size=64, epochs=4.0, only_method=True)
+    config.reduction.method = method
+    steps = Length(per_epoch=2, total=8)
+    training = Training(config, Path(), None, None, steps, learning_rate(config, steps), None)
+    if method == "topk":
+        with pytest.raises(UserError, match=r"reduction\.method='topk' has none"):
+            grouped_optimizer(config, params, model, training)
+        return
+    tx = grouped_optimizer(config, params, model, training)
+    state, grads, moved = tx.init(params), jax.tree.map(jnp.ones_like, params), set()
+    for _ in range(3):
+        updates, state = tx.update(grads, state, params)
+        moved |= {name for name, update in updates.items() if np.abs(update).max() > 0}
+    assert moved == {"blocks.1.reducer.metric.kernel", "blocks.1.reducer.metric.bias"}
 
 
 @pytest.mark.parametrize(("encoder", "epochs"), [("vit", 100), ("swin", 100)])
@@ -105,6 +128,7 @@ def test_simmim_is_fine_tuned_as_published(encoder, epochs):
     assert not rates.limits_decay and rates.cosine_from_start
 
 
+@pytest.mark.slow
 def test_a_smoke_run_takes_another_network(tmp_path):
     config = main.load_config(f"{CONFIGS}/mim/imagenet_finetune.py:smoke")
     config.model.name = "swin_tiny_patch4_window7_224"

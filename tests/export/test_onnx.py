@@ -13,9 +13,9 @@ from support import quickly
 
 from export.networks import FAMILIES, GROUPS, dense, of_family, reduced
 from jaxprune import export
-from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.export import as_onnx, verify
+from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import Preprocessing
 
 packages = pytest.mark.skipif(

@@ -15,9 +15,9 @@ from support import quick_compile, quickly
 
 from export.networks import GROUPS, dense, of_family, reduced
 from jaxprune import export, models
-from jaxprune.data.augment import normalize
 from jaxprune.errors import UserError
 from jaxprune.export import as_stablehlo, verify
+from jaxprune.nn.images import normalize
 from jaxprune.reduction import At
 
 TOPK = (At(1, "topk", keep_rate=0.5),)

@@ -1,5 +1,7 @@
 """DTEM against the published implementation: soft merging, networks, training."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,6 +94,7 @@ def test_network(name):
         np.testing.assert_array_equal(held, file[f"size_{layer}"][:, 1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", golden_names("newer/dtem_net_train*"))
 def test_training(name):
     file = golden(name)
@@ -115,6 +118,17 @@ def test_training(name):
     assert in_names(file, r"grad_metric\.(\d+)\.weight")
     expected = {name.replace("grad_", "grad."): value for name, value in file.items() if name.startswith("grad_")}
     assert_gradients(parts, gradient, expected, "grad.")
+
+
+def test_files_of_the_authors_spelling_load_too():
+    name, *_ = golden_names("newer/dtem_net_eval*")
+    file = golden(name)
+    spelt = {re.sub(r"^w\.metric\.(\d+)\.", r"w.blocks.\1.attn.qkv.metric_layer.", key): file[key] for key in file}
+    assert spelt.keys() != file.keys()
+    removed = [config_of(file)["r_eval"]] * config_of(file)["depth"]
+    values, expected = (params.variables(reduced(source, removed)) for source in (spelt, file))
+    for key, variable in expected.items():
+        np.testing.assert_array_equal(values[key][...], variable[...])
 
 
 TINY = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 2, "num_heads": 2}

@@ -42,7 +42,7 @@ def assess(run: Path, workdir: Path) -> dict[str, Any]:
     """Evaluates the classifier in a run directory on its own data, and adds the results to the report in `workdir`."""
     classifier = open_classifier(Run(run))
     config = inputs.with_data_of(run, classifier.model.preprocessing, Settings.defaults())
-    command = f"{reporting.command('configs/evaluate.py')} --config.run={run}"
+    command = reporting.command("--config=configs/evaluate.py", f"--config.run={run}")
     summary, _ = _on_held_out(classifier, contestants(classifier.model, {}), workdir, config, command)
     return summary
 

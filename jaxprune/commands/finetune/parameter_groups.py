@@ -1,6 +1,7 @@
 """The learning rates of fine-tuning: by layer, and separately for pre-trained parameters."""
 
 import functools
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -9,9 +10,12 @@ import optax
 from jaxprune import reduction
 from jaxprune.commands.shared.training import Training, build_optimizer, learning_rate
 from jaxprune.config import Config
+from jaxprune.errors import UserError, quoted
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn import Host
 from jaxprune.train import optimizer
+
+_OF_METHOD = "*.reducer.*"
 
 # Parameters with the full rate if the backbone has its own ("Which Tokens to Use?", supplement B).
 _NEW = (
@@ -20,7 +24,7 @@ _NEW = (
     "pos_embed*",
     "patch_embed.*",
     "stem.*",
-    "*.reducer.*",
+    _OF_METHOD,
     "fc.*",
     "linear.*",
     "classifier.*",
@@ -30,7 +34,7 @@ _NEW = (
 def grouped_optimizer(
     config: Config, params: dict[str, Any], model: Host | ConvNet, training: Training
 ) -> optax.GradientTransformation:
-    """Builds the optimizer of `config.optimizer` and `config.trainable_blocks`.
+    """Builds the optimizer of `config.optimizer`, `config.trainable_blocks` and `config.only_method`.
 
     Args:
       params: {dotted name: array} of the network's parameters.
@@ -42,7 +46,7 @@ def grouped_optimizer(
     layers = model.parameter_layers(params) | {name: 0 for name in params if name.startswith("pruner.")}
     depth = len(model.sites()) if isinstance(model, Host) else 0
     scales = optimizer.layer_scales(layers, depth, settings.layer_decay)
-    frozen = optimizer.frozen_names(layers, depth, config.trainable_blocks)
+    frozen = (*optimizer.frozen_names(layers, depth, config.trainable_blocks), *_outside_methods(config, params))
     grouped = build_optimizer(
         config,
         training.schedule,
@@ -55,6 +59,24 @@ def grouped_optimizer(
     trained = lambda name: not any(fnmatchcase(name, pattern) for pattern in frozen)
     constraints = reduction.constraints(model) if isinstance(model, Host) else {}
     return optimizer.with_constraints(grouped, {name: constraints[name] for name in constraints if trained(name)})
+
+
+def _outside_methods(config: Config, params: Mapping[str, Any]) -> tuple[str, ...]:
+    """The parameters that do not train where only those of the methods of the plan do.
+
+    Raises:
+      UserError: these have none.
+    """
+    if not config.only_method:
+        return ()
+    outside = tuple(name for name in params if not fnmatchcase(name, _OF_METHOD))
+    if len(outside) == len(params):
+        raise UserError(
+            "only_method=True trains the parameters of the plan's methods, and "
+            f"reduction.method={quoted(config.reduction.method)} has none: choose one that has, such as dtem, or set "
+            "only_method=False."
+        )
+    return outside
 
 
 def _schedules(

@@ -75,6 +75,7 @@ class Settings(groups.Recipe):
 
     run: str = path("", "a run directory to start from, or set model.weights; neither: from scratch")
     trainable_blocks: int = number(-1, "last blocks to train, with norm and head; -1: all", at_least=-1, free=True)
+    only_method: bool = setting(False, "train only the parameters of the plan's methods, as DTEM does", free=True)
     loss: str = choice(CROSS_ENTROPY, 'or "asymmetric", for images of several classes', (CROSS_ENTROPY, ASYMMETRIC))
     ema_decay: float = number(0.0, "decay of averaged parameters, evaluated too; 0: none", at_least=0, below=1)
     reduction: Reduction = Reduction(keep_rate=0.7, reduction_loc=())

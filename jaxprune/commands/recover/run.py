@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxprune import commands, recover
 from jaxprune import open as door
+from jaxprune.bench import costs
 from jaxprune.bench.publish import device
 from jaxprune.checkpoints.run import load_model, save_model
 from jaxprune.commands.recover import page
@@ -113,7 +114,7 @@ def _compared(
 
     judge = Judge.of(teacher, lambda: replies(teacher, train, "dense features"))
     networks_by_name = {DENSE: teacher, **healed}
-    speeds = compare.speeds(networks_by_name, config.timed_batch, config.rounds)
+    speeds = costs.speeds(networks_by_name, config.timed_batch, config.rounds)
     by_network = {name: replies(model, sample, name) for name, model in networks_by_name.items()}
     opinions = {} if judge is None else {name: Opinion.of(judge, replied) for name, replied in by_network.items()}
     before = (

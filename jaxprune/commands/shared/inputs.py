@@ -13,10 +13,10 @@ from jaxprune import data as loader
 from jaxprune import parallel
 from jaxprune.commands.shared import groups
 from jaxprune.config import Config
-from jaxprune.data.augment import normalize
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError, shortened
 from jaxprune.files import read_text
+from jaxprune.nn.images import normalize
 from jaxprune.nn.patch_embed import pair
 from jaxprune.open import Classifier
 from jaxprune.preprocessing import Preprocessing

@@ -1,7 +1,6 @@
 """Shared by the reports of all tasks: a section with its command line, curves, unreadable files."""
 
 import contextlib
-import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from PIL import Image
 
 from jaxprune.measures.intervals import wilson_interval
 from jaxprune.report import Report, Section, plots, spread
+from jaxprune.text import shell_line
 
 
 @contextlib.contextmanager
@@ -33,11 +33,9 @@ def report_section(
     report.add_to(workdir / "report.html")
 
 
-def command(config_file: str | None = None) -> str:
-    """The command line of this run, for the report."""
-    if config_file:
-        return f"python -m jaxprune.main --config={config_file}"
-    return shlex.join(["python", "-m", "jaxprune.main", *sys.argv[1:]])
+def command(*arguments: str) -> str:
+    """The command line with these arguments, by default those of this run, to read and to paste into a shell."""
+    return shell_line(["python", "-m", "jaxprune.main", *(arguments or sys.argv[1:])])
 
 
 def curves(

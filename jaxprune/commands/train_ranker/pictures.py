@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprune.data.augment import normalize
 from jaxprune.evaluate.collectors.reconstruction import held_out_key
 from jaxprune.mim import RandomMasker
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import jitted
 from jaxprune.ops.patches import patchify, unpatchify
 from jaxprune.preprocessing import Preprocessing

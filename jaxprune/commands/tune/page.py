@@ -23,7 +23,7 @@ class TunedRow:
     risk: Interval | str = column("risk", format=".3g")
     limit: float | str = column("risk at most", format=".3g")
     tested: str = column("tested")
-    images_per_second: float = column("images/s", format=".3g", best="max")
+    images_per_second: float = column("images/s", format=".3g")
     gflops: float = column("GFLOPs", format=".3g")
     megabytes: float = column("MiB", format=".3g")
     predicted: float | str = column("predicted", "ms", format=".3g")

@@ -87,6 +87,16 @@ class Segmenter(DenseNetwork):
         """The logits of each head at its own size, the main one first; auxiliary heads in training only."""
         raise NotImplementedError
 
+    def head_logits(
+        self, maps: Sequence[Float[Array, "b _ _ _"]], *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> Any:
+        """What `loss_of` reads, from maps of the encoder: the logits of `decode`."""
+        return self.decode(maps, train=train, key=key)
+
+    def of_maps(self, maps: Sequence[Float[Array, "b _ _ _"]], shape: tuple[int, int]) -> Float[Array, "b h w k"]:
+        """The logits of every pixel of images of a size, from maps of the encoder."""
+        return resize(next(iter(self.decode(maps).values())), shape, "bilinear")
+
     def weight(self, name: str) -> float:
         """The weight of a head's loss."""
         return 1.0

@@ -9,9 +9,9 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from jaxprune.data.augment import normalize
 from jaxprune.evaluate import Averages, Batch, Collector, Forward, run_over
 from jaxprune.metrics import mean_average_precision
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import Split, merge
 
 Call = Callable[[Any, Mapping[str, jax.Array]], Any]

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprune.data.augment import normalize
 from jaxprune.evaluate import Forward
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import Split, jitted, merge
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.report.pictures.base import GREY, to_uint8

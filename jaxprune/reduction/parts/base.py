@@ -123,6 +123,7 @@ class Reducer(nnx.Module):
         with "{layer}", the name of what holds the modules of a block ("blocks.{layer}"); None without parameters.
       off_the_shelf: an option and attribute, True by default, under which a method with published modules has none, so
         that it works without training; every step of a plan states it.
+      also_published: further names of what `published` names, for files that spell it so; only read.
       renames: {published path of a module or array within one step: our attribute path}.
       constraints: {one of its parameters: function to an allowed value}, which training applies after every update.
       clears_map: whether in a block that is a residual convolution of a map (ConvNeXt) dropped rows are zero afterwards
@@ -145,6 +146,7 @@ class Reducer(nnx.Module):
     needs_teacher: ClassVar[bool] = False
     needs_cost: ClassVar[bool] = False
     published: ClassVar[str | None] = None
+    also_published: ClassVar[tuple[str, ...]] = ()
     off_the_shelf: ClassVar[str | None] = None
     renames: ClassVar[dict[str, str]] = {}
     constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}

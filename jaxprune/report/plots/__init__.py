@@ -1,6 +1,7 @@
 """Plots in one style, each returned as a matplotlib `Figure` that does not depend on pyplot or a window system."""
 
 from jaxprune.report.plots.bars import bar_plot
+from jaxprune.report.plots.files import save
 from jaxprune.report.plots.lines import line_plot, moving_average
 from jaxprune.report.plots.maps import map_grid
 from jaxprune.report.plots.matrix import confusion_matrix, matrix_plot
@@ -19,6 +20,7 @@ __all__ = [
     "matrix_plot",
     "moving_average",
     "pareto_front",
+    "save",
     "scatter_grid",
     "scatter_plot",
 ]

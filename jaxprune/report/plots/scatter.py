@@ -27,6 +27,7 @@ def scatter_plot(
     shares: bool = False,
     joined: bool = True,
     tips: Mapping[str, Sequence[str]] | None = None,
+    intervals: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Figure:
     """Draws points with one colour and marker per series.
 
@@ -44,6 +45,7 @@ def scatter_plot(
       joined: whether a thin line connects the points of a series, in their order.
       tips: {name of a series: a name for each of its points, shown with its coordinates in a report}; by default the
         name of the series and the point's label.
+      intervals: {name of a series: (low, high) along y of each of its points}, drawn as vertical lines.
     """
     figure, axes = new_axes(title, xlabel, ylabel, (SIZE[0], SIZE[1] + 0.5))
     if log_x:
@@ -64,6 +66,8 @@ def scatter_plot(
         alone = len(x) == 1
         if joined:
             axes.plot(x, y, color=style["color"], linewidth=0.9, alpha=0.55, zorder=2)
+        if intervals and name in intervals:
+            axes.vlines(x, *np.transpose(intervals[name]), color=style["color"], linewidth=1.1, alpha=0.6, zorder=2)
         drawn = axes.scatter(x, y, s=30, zorder=3, label=None if alone else name, linewidths=0, **style)
         point_labels = (labels or {}).get(name, [""] * len(x))
         names = (tips or {}).get(name, [f"{name}, {text}" if text else name for text in point_labels])
@@ -80,7 +84,8 @@ def scatter_plot(
     for name, level in levels.items():
         axes.axhline(level, color=MUTED, linewidth=1.1, dashes=(5, 3), zorder=1, label=f"{name} ({level:.3g})")
     if shares:
-        limit_shares(axes, [*(y for _, heights in points.values() for y in heights), *levels.values()])
+        ends = [end for of_series in (intervals or {}).values() for pair in of_series for end in pair]
+        limit_shares(axes, [*(y for _, heights in points.values() for y in heights), *ends, *levels.values()])
     # The name of a single reference is not written next to its line, where points and their names may be.
     add_legend(figure, axes, in_legend + 2 * len(levels))
     place_labels(figure, axes, texts, np.concatenate([np.stack(point, 1) for point in points.values()]))
