@@ -129,7 +129,8 @@ class TrainObjects:
 
     Crowds are left out, and objects of which nothing is left. A batch has `extent` int32 (b, 2), the rows and columns
     of each image that are not padding; `boxes` float32 (b, m, 4); `classes` int32 (b, m); `objects` bool (b, m), which
-    of them exist; and `masks`: edges (b, m, e, 4) with `polygons` (b, m, e), or bitmaps (b, m, h, w).
+    of them exist; and `masks`: edges (b, m, e, 4) with `polygons` (b, m, e) and `numbers` (b, p), see
+    `ops.instance_masks.Outlines`, or bitmaps (b, m, h, w).
 
     Attributes:
       size: height and width of the result.
@@ -215,7 +216,7 @@ class TrainObjects:
         }
         if self.masks == "polygons":
             packed = outlines(masks, places, self.num_edges, self.num_polygons)
-            columns |= {"masks": packed.edges, "polygons": packed.polygons}
+            columns |= {"masks": packed.edges, "polygons": packed.polygons, "numbers": packed.numbers}
         elif self.masks == "bitmaps":
             columns["masks"] = padded(np.asarray(masks, bool).reshape(-1, *self.size))
         return columns
