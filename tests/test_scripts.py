@@ -28,6 +28,9 @@ BENCHMARKS = {
         *("--model", "convnext_atto", "--scorer=norm", "--batch=1", "--rounds=1"),
         '--overrides={"depths": [1, 1], "dims": [8, 16]}',
     ],
+    "benchmarks/layer_skipping": [
+        *("--layers", "1", "1", "--width=8", "--size=32", "--batch=2", "--rounds=1", "--rates", "0.5"),
+    ],
     "benchmarks/ltrp": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--throw", "0.8"],
     "benchmarks/attention": ["--lengths", "140", "--num-heads=1", "--head-dim=8", "--sizes", "--rounds=1"],
     "benchmarks/frameworks": ["--tiny", "--only", "simmim", "--batch=1", "--rounds=1"],

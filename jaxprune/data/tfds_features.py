@@ -37,7 +37,7 @@ def loaded_only(directories: Sequence[Path]) -> Iterator[None]:
 
     with _patching:
         original = vars(base)["cls_from_name"]
-        base.cls_from_name = classmethod(loaded)
+        base.cls_from_name = classmethod(loaded)  # pyright: ignore[reportAttributeAccessIssue]
         try:
             yield
         except Exception as error:

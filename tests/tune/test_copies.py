@@ -98,6 +98,14 @@ def test_different_images_are_no_copies():
     np.testing.assert_array_equal(first_of_copies(shown(np.concatenate([clips, clips])), 12), [*range(6), *range(6)])
 
 
+def test_pictures_that_differ_in_one_place_are_no_copies():
+    (picture,) = pictures(1)
+    other = picture.copy()
+    other[12:18, 12:18] = 255 - other[12:18, 12:18]
+    assert np.abs(other.mean() - picture.mean()) < 3
+    assert first_of_copies(shown(np.stack([picture, other])), 2).tolist() == [0, 1]
+
+
 @pytest.mark.slow
 def test_a_tuning_counts_copies_once_and_says_so(monkeypatch):
     model = models.create("vit", **SIZES, rngs=nnx.Rngs(0))
