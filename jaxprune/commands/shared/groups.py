@@ -102,7 +102,7 @@ def preprocessing(data: Config) -> Preprocessing:
 class Optimizer:
     """`config.optimizer`: its name, its learning rates, and the numbers of AdamW and LAMB."""
 
-    name: str = choice("adamw", "adamw, lamb or lars", OPTIMIZERS)
+    name: str = choice("adamw", "adamw, lamb, lars or sgd", OPTIMIZERS)
     base_lr: float = number(1e-3, "learning rate for a batch size of lr_norm", above=0)
     lr_norm: float = number(256, "batch size of base_lr; the rate is proportional to the batch size", above=0)
     warmup_epochs: float = number(5.0, "epochs in which the rate rises from warmup_lr", at_least=0)
@@ -114,7 +114,7 @@ class Optimizer:
     b2: float = number(0.95, "decay of the mean of squared gradients", at_least=0, below=1)
     weight_decay: float = number(0.05, "decoupled; multiplied by the learning rate", at_least=0)
     clip_norm: float = number(0.0, "maximum norm of the gradients; 0: none", at_least=0)
-    momentum: float = number(ABSENT, "of LARS", at_least=0, below=1, example=0.9)
+    momentum: float = number(ABSENT, "of LARS and SGD", at_least=0, below=1, example=0.9)
 
 
 @record(recipe=True)

@@ -67,6 +67,7 @@ _NUMBERS = {
     "adamw": ("b1", "b2", "weight_decay"),
     "lamb": ("b1", "b2", "weight_decay"),
     "lars": ("momentum", "weight_decay"),
+    "sgd": ("momentum", "weight_decay"),
 }
 
 
