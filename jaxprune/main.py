@@ -13,6 +13,7 @@ if __name__ == "__main__":
 
 import ast
 import importlib.util
+import io
 import re
 import sys
 from pathlib import Path
@@ -217,7 +218,7 @@ def main(argv: list[str]) -> None:
     from jaxprune.train.workdir import is_complete
 
     log_to_terminal()
-    if hasattr(sys.stdout, "reconfigure"):
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     config = _CONFIG.value

@@ -4,14 +4,17 @@ python scripts/entered_modules.py [--list]
 
 Two ways are followed with `sys.setprofile`: from configs/evaluate.py to the logits of a network under a plan, and from
 configs/mim/imagenet.py (shrunk) to the loss of the first step. A module counts once a function of it has been entered;
-importing it does not. The fewer, the less a reader has to keep in mind.
+importing it does not. The fewer, the less a reader has to keep in mind. With --list also the functions that it enters,
+each with the one that first called it.
 """
 
 import argparse
+import multiprocessing
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 from flax import nnx
 
@@ -26,15 +29,17 @@ class Arrived(Exception):
     """Ends a run at the result that is looked for."""
 
 
-def entered(run: Callable[[], object], until: str, count: int) -> list[str]:
+def entered(run: Callable[[], object], until: str, count: int) -> dict[str, dict[str, str]]:
     """Returns the modules of the package whose functions `run` enters, in order, until a function returns.
+
+    Each has its functions, with the function of the package that first calls them.
 
     Args:
       run: the run.
       until: `module:qualified name` of the function.
       count: the return that ends the run, from 1.
     """
-    modules: dict[str, None] = {}
+    modules: dict[str, dict[str, str]] = {}
     remaining, importing = count, 0
 
     def profile(frame, event, argument):
@@ -45,7 +50,8 @@ def entered(run: Callable[[], object], until: str, count: int) -> list[str]:
             return
         if importing or not module.startswith("jaxprune"):
             return
-        modules.setdefault(module)
+        if event == "call" and not name.endswith(">"):
+            modules.setdefault(module, {}).setdefault(name, _caller(frame))
         if event == "return" and f"{module}:{name}" == until:
             remaining -= 1
             if not remaining:
@@ -56,16 +62,27 @@ def entered(run: Callable[[], object], until: str, count: int) -> list[str]:
     try:
         run()
     except Arrived:
-        return list(modules)
+        return modules
     finally:
         sys.setprofile(None)
     raise SystemExit(f"{until} did not return {count} times.")
 
 
-def evaluation(workdir: Path) -> None:
-    """Evaluates a small network with the classes of the built-in scenes under a plan."""
-    workdir.mkdir()
+def _caller(frame: FrameType) -> str:
+    """The function of the package that called, "" if none did."""
+    caller = frame.f_back
+    while caller is not None and not caller.f_globals.get("__name__", "").startswith("jaxprune"):
+        caller = caller.f_back
+    return "" if caller is None else f"{caller.f_globals['__name__']}:{caller.f_code.co_qualname}"
+
+
+def save_network(workdir: Path) -> None:
+    """Saves a small network with the classes of the built-in scenes."""
     checkpoints.save_model(models.create("vit", **SIZES, rngs=nnx.Rngs(0)), workdir / "network.safetensors")
+
+
+def evaluation(workdir: Path) -> None:
+    """Evaluates the network that `save_network` left under a plan."""
     config = main.load_config("configs/evaluate.py")
     with config.unlocked():
         config.update(run=str(workdir / "network.safetensors"), plans=("topk",), reduction_loc=(1,), batch_size=4)
@@ -87,15 +104,23 @@ WAYS = {
 def run() -> None:
     """Prints the number of modules on each way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="print the names of the modules too")
+    parser.add_argument("--list", action="store_true", help="print the modules and their functions too")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for name, (way, until, count) in WAYS.items():
             workdir = Path(folder) / way.__name__
+            workdir.mkdir()
+            if way is evaluation:  # in another process: what it enters and keeps is not on the way
+                process = multiprocessing.get_context("spawn").Process(target=save_network, args=(workdir,))
+                process.start()
+                process.join()
             modules = entered(lambda way=way, workdir=workdir: way(workdir), until, count)
             print(f"{len(modules):4} modules from {name}")
             if args.list:
-                print("\n".join(f"       {module}" for module in modules))
+                for module, functions in modules.items():
+                    print(f"       {module}")
+                    for function, caller in functions.items():
+                        print(f"           {function}  <- {caller}")
 
 
 if __name__ == "__main__":

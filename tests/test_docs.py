@@ -15,13 +15,13 @@ from support import code_blocks
 from torch_files import write
 from videos import numbered, write_video
 
-from jaxprune import dynamic, main, mim, models, reduction, scoring
+from jaxprune import dense, dynamic, main, mim, models, reduction, scoring
 from jaxprune.checkpoints import save_pretrained
 from jaxprune.weights.rules import to_published
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-FAMILIES = {"reduction": reduction, "scoring": scoring, "mim": mim, "dynamic": dynamic}
+FAMILIES = {"reduction": reduction, "scoring": scoring, "mim": mim, "dynamic": dynamic, "dense": dense}
 # Blocks of Python that cannot run say why, in a line `% not run: …` before them.
 NOT_RUN = re.compile(r"^% not run: \S.*\n+```python\n.*?^```", re.MULTILINE | re.DOTALL)
 

@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import Mapping
+from math import nan
 from typing import Any
 
 from jaxprune import flops
 from jaxprune.bench.timing import OverRounds, interleaved, interleaved_medians, speed_up
 from jaxprune.evaluate.collectors.plans import PlanResult
 from jaxprune.evaluate.contestants import Contestant, Runner, random_images
+from jaxprune.measures.intervals import Interval
 from jaxprune.reduction import DENSE
 from jaxprune.report.table import column
 
@@ -23,15 +25,25 @@ class Promise:
       verdict: see `verdict`.
     """
 
-    speed_up: OverRounds | float = column("speed-up", format=".3g")
+    speed_up: OverRounds | float = column("speed-up", format=".3g", best="max")
     implied: float = column("FLOP-implied", format=".3g")
-    ratio: float = column("measured ÷ implied", format=".3g", best="max")
+    ratio: float = column("measured ÷ implied", format=".3g")
     verdict: str = column("verdict")
 
     @property
     def factor(self) -> float:
         """The speed-up as one number, the median over the rounds."""
         return self.speed_up.median if isinstance(self.speed_up, OverRounds) else self.speed_up
+
+    @property
+    def range(self) -> Interval:
+        """The speed-up with its range over the rounds; ends are NaN where there is none."""
+        return Interval(*self.speed_up) if isinstance(self.speed_up, OverRounds) else Interval(self.speed_up, nan, nan)
+
+    @property
+    def slower(self) -> bool:
+        """Whether the contestant is slower than the dense network in every round."""
+        return self.factor < 1 and not self.range.high >= 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +53,7 @@ class PlanCost:
     plan: str = column("plan")
     gflops: float = column("GFLOPs", format=".3g")
     gflops_compiled: float = column("GFLOPs compiled", format=".3g")
-    images_per_second: float = column("images/s", format=".3g", best="max")
+    images_per_second: float = column("images/s", format=".3g")
     latency: float = column("latency", "ms", format=".3g")
     promise: Promise
 
@@ -101,22 +113,28 @@ def promise(
       seconds, gflops: values by contestant.
       measured: the speed-up over timing rounds; by default computed from `seconds`, without a range.
     """
-    faster = seconds[DENSE] / seconds[name] if measured is None else measured.median
+    faster = seconds[DENSE] / seconds[name] if measured is None else measured
     implied = gflops[DENSE] / gflops[name]
-    ratio = faster / implied
-    return Promise(faster if measured is None else measured, implied, ratio, verdict(name, faster, ratio))
+    promise = Promise(faster, implied, float("nan"), "")
+    ratio = promise.factor / implied
+    return dataclasses.replace(promise, ratio=ratio, verdict=verdict(name, promise.range, ratio))
 
 
-def verdict(name: str, faster: float, ratio: float) -> str:
+def verdict(name: str, faster: Interval, ratio: float) -> str:
     """Returns a verdict on a plan's speed on this machine.
+
+    >>> verdict("topk", Interval(0.97, 0.9, 1.05), 0.6)
+    'as fast as dense, within the rounds'
 
     Args:
       name: of the contestant.
-      faster: measured speed-up over the dense network.
+      faster: measured speed-up over the dense network, with its range over the rounds.
       ratio: measured speed-up divided by the one that FLOPs imply.
     """
     if name == DENSE:
         return "baseline"
-    if faster < 1:
+    if faster.low < 1 < faster.high:
+        return "as fast as dense, within the rounds"
+    if faster.value < 1:
         return "slower than dense"
     return "as promised" if ratio >= 0.9 else f"{ratio:.0%} of the promise"

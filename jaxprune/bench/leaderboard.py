@@ -5,6 +5,7 @@ The hashes of a row show accidental edits; anyone can compute them. Forged rows 
 
 import csv
 import hashlib
+import io
 import json
 import os
 import re
@@ -17,7 +18,8 @@ import numpy as np
 import jaxprune
 from jaxprune.bench.costs import verdict
 from jaxprune.errors import UserError, quoted, shortened
-from jaxprune.measures.intervals import wilson_interval
+from jaxprune.files import read_text
+from jaxprune.measures.intervals import Interval, wilson_interval
 from jaxprune.measures.rank_correlation import RankCorrelation, kendall
 from jaxprune.reduction import DENSE, Plan
 
@@ -41,6 +43,9 @@ SPEED_SLACK, LOAD_SLACK = 0.1, 1.0
 # A median is compared with the median, too: within a range that other load has made wide, anything would hold.
 MEDIAN_SLACK, WIDEST = 0.5, 4.0
 _LONGEST = 1000  # characters of a cell
+# Letters of a device's name, without case, that a reader takes for one another, and pairs that look like one letter.
+_ALIKE = ("0o", "1il", "2z", "5s", "6b", "6g", "8b", "9g", "9q", "ce", "uv")
+_LIGATURES = {"rn": "m", "vv": "w", "cl": "d"}
 _TOLERANCE = 1e-12  # of everything else: a CSV has all digits of a float
 # What the text of a cell must match, and its description; other cells that are not texts are numbers.
 _FORMS: dict[str, tuple[str, str]] = {
@@ -102,9 +107,8 @@ def read(path: str | os.PathLike) -> list[Row]:
         a plan of a network is in two rows.
     """
     try:
-        with Path(path).open(newline="") as file:
-            header, *lines = list(csv.reader(file)) or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        header, *lines = list(csv.reader(io.StringIO(read_text(path), newline=""))) or [[]]
+    except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"The leaderboard {path} cannot be read: {shortened(error)}.") from error
     if not lines or HASH not in header:
         raise UserError(
@@ -160,7 +164,8 @@ def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: 
     """
     # The dense network is compared with itself: nothing to measure.
     exact = (*EXACT, SPEED, LOW, HIGH) if claimed["plan"] == DENSE else EXACT
-    expected_verdict = verdict(claimed["plan"], claimed[SPEED], claimed[SPEED] / measured["FLOP-implied"])
+    faster = Interval(claimed[SPEED], claimed[LOW], claimed[HIGH])
+    expected_verdict = verdict(claimed["plan"], faster, faster.value / measured["FLOP-implied"])
     sentences = [
         f"{name} is {value}, but {claimed[name]} in the row"
         for name, value in {**{name: measured[name] for name in exact}, "verdict": expected_verdict}.items()
@@ -180,16 +185,25 @@ def different_device(claimed: Mapping[str, Any], measured: Mapping[str, Any]) ->
 
     Names that differ only in letters that look alike are those of one device.
     """
-    if _outline(claimed["device"]) == _outline(measured["device"]):
+    if _looks_like(claimed["device"], measured["device"]):
         return ""
     where = shortened(claimed["device"])
     return f"Speeds are not compared: the row was measured on {where}, and this is {measured['device']}."
 
 
-def _outline(device: str) -> str:
-    """A device's name without what a reader passes over: case, spaces, and letters that look alike."""
-    letters = "".join(letter for letter in device.casefold() if letter.isalnum())
-    return letters.translate(str.maketrans("0159", "olsg")).replace("i", "l")
+def _looks_like(device: str, other: str) -> bool:
+    """Whether a reader takes two names for one: they differ in case, spaces, marks or letters that look alike.
+
+    Digits never look like other digits: an RTX 3060 is no 3080, though both might be read as B.
+    """
+    names = [re.sub("[^a-z0-9]", "", name.casefold()) for name in (device, other)]
+    for pair, letter in _LIGATURES.items():
+        names = [name.replace(pair, letter) for name in names]
+    pairs = list(zip(*names, strict=False))
+    return len(names[0]) == len(names[1]) and all(
+        first == second or any({first, second} <= set(letters) and not (first + second).isdigit() for letters in _ALIKE)
+        for first, second in pairs
+    )
 
 
 def same_settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:

@@ -101,7 +101,10 @@ def _numbers(values: Any, name: str = "") -> Iterator[tuple[str, int | float]]:
 
 def _defaults(kind: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     name = arguments.get("name") if kind == "model" else arguments.get("encoder")
-    return models.arguments(name) if isinstance(name, str) and name in models.names() else {}
+    try:
+        return models.arguments(name) if isinstance(name, str) else {}
+    except UserError:  # building it says what is wrong
+        return {}
 
 
 def _patches(arguments: Mapping[str, Any]) -> int:

@@ -15,7 +15,7 @@ from jaxprune import mim, models, processes, scoring
 from jaxprune.checkpoints.build import build, from_card, require_no_larger
 from jaxprune.checkpoints.card import CARD, Card, with_tuples
 from jaxprune.checkpoints.store import load_params, load_running
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 from jaxprune.files import as_path, write_atomically
 from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.preprocessing import Preprocessing
@@ -137,7 +137,9 @@ def _metadata(path: Path) -> str | None:
         with safe_open(path, "numpy") as file:
             return (file.metadata() or {}).get("jaxprune")
     except SafetensorError as error:
-        raise UserError(f"{path} is not a readable safetensors file ({error}): write or download it again.") from error
+        raise UserError(
+            f"{path} is not a readable safetensors file ({shortened(error)}): write or download it again."
+        ) from error
 
 
 def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tuple[int, int] | None = None) -> Any:
@@ -219,7 +221,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         arrays = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read ({error}): it is damaged; save the network again.") from error
+        raise UserError(
+            f"{path} cannot be read ({shortened(error)}): it is damaged; save the network again."
+        ) from error
     require_finite(arrays, str(path))
     return arrays
 

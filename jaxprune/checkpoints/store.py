@@ -1,4 +1,4 @@
-"""The checkpoints of one run: Orbax writes the arrays, and this module decides which checkpoints are valid.
+"""The checkpoints of one run: Orbax writes the arrays, a manifest says what is valid.
 
 A checkpoint is a directory named by its step:
 
@@ -17,7 +17,6 @@ import logging
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -28,21 +27,16 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxprune import processes
-from jaxprune.errors import UserError, quoted
-from jaxprune.files import as_path, read_bytes, require_utf8, size_and_crc, sync_directory, writing
+from jaxprune.checkpoints.manifest import MANIFEST, Damage, manifest_of, require_same, sealed, verify
+from jaxprune.errors import UserError
+from jaxprune.files import as_path, require_utf8, size_and_crc, sync_directory, writing
 from jaxprune.weights.finite import require_finite
 
-FORMAT = 1
-
-_MANIFEST = "manifest.json"
 _DATA = "data.json"
 _STATE = "state"
 _WRITING = ".writing"
 _REMOVING = ".removing"
 _DAMAGED = ".damaged"
-_NAMES_SHOWN = 8
-_MOST_BYTES = 2**28  # of a manifest
-_SEAL = "crc32"  # of the manifest itself
 _STEP = r"0|[1-9][0-9]*"
 
 _log = logging.getLogger(__name__)
@@ -104,8 +98,8 @@ class CheckpointStore:
 
     def _commit(self, step: int, partial: Path, final: Path, arrays: dict[str, Any], data_state: dict) -> None:
         (partial / _DATA).write_text(json.dumps(data_state))
-        (partial / _MANIFEST).write_text(_sealed(_manifest(partial, step, arrays)))
-        size_and_crc(partial / _MANIFEST, sync=True)
+        (partial / MANIFEST).write_text(sealed(manifest_of(partial, step, arrays)))
+        size_and_crc(partial / MANIFEST, sync=True)
         for folder in [partial, *(path for path in partial.rglob("*") if path.is_dir())]:
             sync_directory(folder)
         os.rename(partial, final)
@@ -133,7 +127,7 @@ class CheckpointStore:
             _set_aside(self.directory / name)
         path = self.directory / str(survey.step)
         targets, structure = _flatten(abstract_state), jax.tree.structure(abstract_state)
-        _compare(path, survey.manifest["arrays"], targets)
+        require_same(path, survey.manifest["arrays"], targets)
         arrays = self._orbax.restore(
             path / _STATE,
             args=ocp.args.PyTreeRestore(item=targets, restore_args={k: _restore_args(v) for k, v in targets.items()}),
@@ -143,7 +137,7 @@ class CheckpointStore:
 
     def all_steps(self) -> list[int]:
         """Returns the steps of the committed checkpoints, oldest first, without verifying them."""
-        return sorted(step for step in _steps(self.directory) if (self.directory / str(step) / _MANIFEST).is_file())
+        return sorted(step for step in _steps(self.directory) if (self.directory / str(step) / MANIFEST).is_file())
 
     def path(self, step: int) -> Path:
         """Returns the directory of the checkpoint of a step."""
@@ -199,7 +193,7 @@ def load_running(directory: str | os.PathLike) -> dict[str, np.ndarray]:
 def _load(directory: str | os.PathLike, prefix: str) -> dict[str, np.ndarray]:
     directory = as_path(directory).absolute()
     require_utf8(directory)
-    if (directory / _MANIFEST).is_file() or (directory / _STATE).is_dir():
+    if (directory / MANIFEST).is_file() or (directory / _STATE).is_dir():
         path, manifest = directory, _verify_named(directory)
     else:
         folder = directory / "checkpoints" if (directory / "checkpoints").is_dir() else directory
@@ -232,10 +226,6 @@ class _Survey(NamedTuple):
     damaged: list[str]
 
 
-class _Damage(Exception):
-    """The reason why a checkpoint is not valid."""
-
-
 def _orbax() -> ocp.Checkpointer:
     # A bare Checkpointer instead of CheckpointManager: the manager has its own commit rename, which would come before
     # our manifest is written and leave a moment in which a checkpoint is neither whole nor recognisably half-written.
@@ -258,75 +248,10 @@ def _flatten(state: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def _manifest(partial: Path, step: int, arrays: dict[str, Any]) -> dict:
-    files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
-    return {
-        "format": FORMAT,
-        "step": step,
-        "arrays": {name: [list(value.shape), str(value.dtype)] for name, value in arrays.items()},
-        "files": {path.relative_to(partial).as_posix(): size_and_crc(path, sync=True) for path in files},
-    }
-
-
-def _sealed(manifest: dict) -> str:
-    return json.dumps(manifest | {_SEAL: _crc(manifest)})
-
-
-def _crc(manifest: dict) -> int:
-    return zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
-
-
-def _unsealed(text: bytes, path: Path) -> dict:
-    """Returns the manifest of the checkpoint at `path`, as it was written.
-
-    Raises:
-      _Damage: it is not as it was written.
-      UserError: a newer jaxprune wrote it.
-    """
-    try:
-        manifest = json.loads(text)
-        if manifest.pop(_SEAL) != _crc(manifest):
-            raise _Damage(f"{_MANIFEST} has other content than was written")
-        newer = manifest["format"] > FORMAT
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _Damage(f"{_MANIFEST} is not readable") from None
-    if newer:
-        raise UserError(
-            f"{path} was written by a newer jaxprune (checkpoint format {manifest['format']}; this one reads up to "
-            f"{FORMAT}). Update jaxprune."
-        )
-    return manifest
-
-
-def _verify(path: Path) -> dict:
-    """Returns the manifest of the checkpoint at `path`, having read every byte of it."""
-    try:
-        manifest = _unsealed(read_bytes(path / _MANIFEST, _MOST_BYTES), path)
-        for name, sealed in manifest["files"].items():
-            if not (path / name).resolve().is_relative_to(path.resolve()):
-                raise _Damage(f"{_MANIFEST} lists {quoted(name)}, which is outside of the checkpoint")
-            present = size_and_crc(path / name)
-            if present[0] != sealed[0]:
-                raise _Damage(f"{name} has {present[0]} of {sealed[0]} bytes")
-            if present != sealed:
-                raise _Damage(f"{name} has other content than was written")
-    except FileNotFoundError as error:
-        raise _Damage(f"{Path(error.filename).relative_to(path)} is missing") from None
-    except PermissionError as error:
-        raise UserError(f"{error.filename} may not be read: let this user read the whole of {path}.") from error
-    except OSError as error:
-        raise _Damage(f"{error.strerror or error}") from None
-    except (TypeError, AttributeError, IndexError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise _Damage(f"{_MANIFEST} is not readable") from None
-    return manifest
-
-
 def _verify_named(path: Path) -> dict:
     try:
-        return _verify(path)
-    except _Damage as damage:
+        return verify(path)
+    except Damage as damage:
         raise UserError(f"The checkpoint {path} is damaged ({damage}). Choose another one.") from None
 
 
@@ -343,9 +268,9 @@ def _surveyed(directory: Path) -> _Survey:
     newest, manifest = None, {}
     for step in sorted(_steps(directory), reverse=True):
         try:
-            newest, manifest = step, _verify(directory / str(step))
+            newest, manifest = step, verify(directory / str(step))
             break
-        except _Damage as damage:
+        except Damage as damage:
             newest = None
             damaged[str(step)] = str(damage)
     if newest is None and damaged:
@@ -394,26 +319,6 @@ def _set_aside(path: Path) -> None:
     _log.info("The damaged checkpoint is kept as %s.", target)
 
 
-def _compare(path: Path, saved: dict[str, list], targets: dict[str, Any]) -> None:
-    missing = [name for name in targets if name not in saved]
-    extra = [name for name in saved if name not in targets]
-    misfits = [
-        f"{name} ({_kind(*saved[name])} saved, {_kind(value.shape, value.dtype)} expected)"
-        for name, value in targets.items()
-        if name in saved and saved[name] != [list(value.shape), str(value.dtype)]
-    ]
-    complaints = [
-        f"{fault}: {_listed(names)}"
-        for fault, names in (("not in it", missing), ("not expected", extra), ("another shape", misfits))
-        if names
-    ]
-    if complaints:
-        raise UserError(
-            f"The checkpoint {path} does not hold this model and optimizer: {'; '.join(complaints)}. "
-            "Use the config that it was trained with, or another workdir."
-        )
-
-
 def _restore_args(leaf: Any) -> ocp.RestoreArgs:
     sharding = getattr(leaf, "sharding", None)
     if sharding is None:
@@ -421,14 +326,5 @@ def _restore_args(leaf: Any) -> ocp.RestoreArgs:
     return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype)
 
 
-def _kind(shape: Any, dtype: Any) -> str:
-    return f"{dtype}{list(shape)}"
-
-
 def _reasons(damaged: dict[str, str]) -> str:
     return "; ".join(f"{name} ({reason})" for name, reason in damaged.items())
-
-
-def _listed(names: list[str]) -> str:
-    rest = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(names[:_NAMES_SHOWN]) + rest

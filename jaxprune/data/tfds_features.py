@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 
 _NAMING = ("features.json", "dataset_info.json")
 _patching = threading.RLock()
@@ -52,6 +52,6 @@ def _refusal(name: str, directories: Sequence[Path]) -> UserError:
     files = [path for root in directories for kind in _NAMING for path in root.rglob(kind)]
     where = next((path for path in files if name.encode() in path.read_bytes()), directories[0])
     return UserError(
-        f"{str(where)!r} names the feature class {name!r}, which is not one of TFDS's. Code that data name is not run: "
-        "prepare the data set again with features of tfds.features, or import the module of that class first."
+        f"{str(where)!r} names the feature class {quoted(name)}, which is not one of TFDS's. Code that data name is "
+        "not run: prepare the data set again with features of tfds.features, or import the module of that class first."
     )

@@ -235,7 +235,7 @@ def _require_feature(builder: Any, key: str) -> None:
     if key not in features:
         available = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in sorted(features.items()))
         raise UserError(
-            f"TFDS data set {quoted(builder.name)} has no feature {key!r}.{nearest(key, features)} "
+            f"TFDS data set {quoted(builder.name)} has no feature {quoted(key)}.{nearest(key, features)} "
             f"It has: {shortened(available)}."
         )
 
@@ -249,7 +249,7 @@ def _class_names(builder: Any, image_key: str, label_key: str | None) -> tuple[s
     try:
         feature = _at(features, label_key)
     except (KeyError, TypeError):
-        raise UserError(f"TFDS data set {quoted(builder.name)} has no feature {label_key!r}.") from None
+        raise UserError(f"TFDS data set {quoted(builder.name)} has no feature {quoted(label_key)}.") from None
     names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
     if not names:
         raise UserError(

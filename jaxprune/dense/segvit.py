@@ -87,6 +87,16 @@ class SegViT(Segmenter):
             outputs.append((self.class_embed(queries).astype(jnp.float32), masks.reshape(b, -1, h, w)))
         return outputs
 
+    def head_logits(
+        self, maps: Sequence[Float[Array, "b h w _"]], *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> Any:
+        """What `loss_of` reads: the outputs of `stages`."""
+        return self.stages(maps)
+
+    def of_maps(self, maps: Sequence[Float[Array, "b h w _"]], shape: tuple[int, int]) -> Float[Array, "b H W k"]:
+        """The score of each class at every pixel; see `segment`."""
+        return self.segment(maps, shape)
+
     def segment(self, maps: Sequence[Float[Array, "b h w _"]], shape: tuple[int, int]) -> Float[Array, "b H W k"]:
         """Each class's probability times its mask at a size in pixels."""
         class_logits, masks = self.stages(maps)[-1]

@@ -1,14 +1,16 @@
-"""Networks that spend by image: exits, thresholds for a budget, and an engine in which easy images cost less."""
+"""Networks that spend by image: exits, gates, thresholds for a budget, and engines that compute only what is needed."""
 
 from typing import Any
 
 from jaxprune import plugins
 from jaxprune.dynamic.engine import Engine, Served
 from jaxprune.dynamic.exit_policy import confidence, exit_of, operate, thresholds
+from jaxprune.dynamic.layer_skipping import LayerSkipper
 from jaxprune.dynamic.segments import Segment, Segmented
 
 __all__ = [
     "Engine",
+    "LayerSkipper",
     "Segment",
     "Segmented",
     "Served",

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune.errors import UserError, shortened
+from jaxprune.evaluate.stored_arrays import require_whole
+from jaxprune.files import open_regular
 
 FORMATS = ("npz", "arrayrecord")
 # Every record can be read separately.
@@ -83,7 +85,8 @@ def _npz(arrays: dict[str, Any]) -> bytes:
 
 
 def _read_npz(path: Path) -> Shard:
-    with np.load(path) as file:
+    with open_regular(path) as opened, np.load(opened) as file:
+        require_whole(file.zip, opened)
         fields = {name: file[name] for name in file.files}
     names, index, labels = tuple(map(str, fields.pop("names"))), fields.pop("index"), fields.pop("labels", None)
     return Shard(names, index, labels, fields)

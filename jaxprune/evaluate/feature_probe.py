@@ -59,8 +59,8 @@ class Probed(NamedTuple):
     heads: dict[str, LinearHead]
 
     @property
-    def best(self) -> ProbeRow:
-        """The first row of the highest accuracy."""
+    def drawn(self) -> ProbeRow:
+        """The row whose predictions are drawn: the first of the highest accuracy."""
         return max(self.rows, key=lambda row: row.accuracy.value)
 
 

@@ -3,11 +3,12 @@
 import math
 import zipfile
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import Shaped
 
-LOCAL_HEADER = 30  # bytes of a member's own header, without its name and extra field
+_LOCAL_HEADER = 30  # bytes of a member's own header, without its name and extra field
 _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -57,15 +58,16 @@ def stored_rows(path: Path, name: str) -> StoredRows | np.ndarray:
             if reader and member.compress_type == zipfile.ZIP_STORED:
                 shape, columns_first, dtype = reader(opened)
                 if shape and not columns_first and not dtype.hasobject:
-                    return StoredRows(path, dtype, shape, _start(path, member) + opened.tell())
+                    header = opened.tell()
+                    with path.open("rb") as whole:
+                        return StoredRows(path, dtype, shape, start_of(whole, member) + header)
     with np.load(path) as loaded:
         return loaded[name]
 
 
-def _start(path: Path, member: zipfile.ZipInfo) -> int:
+def start_of(file: BinaryIO, member: zipfile.ZipInfo) -> int:
     """Where the data of a member starts; its own header may differ in length from the one in the directory."""
-    with path.open("rb") as file:
-        file.seek(member.header_offset)
-        header = file.read(LOCAL_HEADER)
+    file.seek(member.header_offset)
+    header = file.read(_LOCAL_HEADER)
     sizes = (int.from_bytes(header[place : place + 2], "little") for place in (26, 28))
-    return member.header_offset + LOCAL_HEADER + sum(sizes)
+    return member.header_offset + _LOCAL_HEADER + sum(sizes)

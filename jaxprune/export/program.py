@@ -14,6 +14,7 @@ from jax import Array
 
 import jaxprune
 from jaxprune.errors import UserError, unknown
+from jaxprune.nn.around_host import host_of
 from jaxprune.nn.images import normalize
 from jaxprune.nn.params import copied, variables
 from jaxprune.nn.recipe import Recipe
@@ -34,7 +35,8 @@ class Program(NamedTuple):
     """A network as a function of images only.
 
     Attributes:
-      call: maps images to (logits, rows that the first step keeps, …); the weights are constants.
+      call: maps images to (logits, rows that the first step keeps, …), or to the logits of every pixel alone; the
+        weights are constants.
       normalized: the same for normalised images.
       inputs: the kind of input of `call`, one of `INPUTS`.
       shape: (height, width, 3) of an image, or (frames, height, width, 3) of a clip.
@@ -80,7 +82,10 @@ def program(model: Any, inputs: str) -> Program:
     graph, state = nnx.split(model)
 
     def normalized(images: Array) -> tuple[Array, ...]:
-        logits, aux = nnx.merge(graph, state)(images)
+        outputs = nnx.merge(graph, state)(images)
+        if isinstance(outputs, jax.Array):  # a segmentation network's logits of every pixel
+            return (outputs,)
+        logits, aux = outputs
         return logits, *(getattr(aux, "kept", ()))
 
     def call(images: Array) -> tuple[Array, ...]:
@@ -107,7 +112,7 @@ def in_float32(model: Any) -> Any:
 def image_shape(model: Any) -> tuple[int, ...]:
     """The shape of the images or clips that a network reads."""
     record = model.preprocessing
-    embed = getattr(model, "patch_embed", None)
+    embed = getattr(host_of(model), "patch_embed", None)
     sides = getattr(embed, "sides", None) or getattr(embed, "img_size", None) or record.sides
     return (*map(int, sides), len(record.mean))
 

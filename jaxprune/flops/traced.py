@@ -10,7 +10,7 @@ from flax import nnx
 from jaxprune.ops.depthwise import implementation_of
 
 
-def multiply_accumulates(model: Any, call: Callable[..., Any], *inputs: Any) -> tuple[int, Any]:
+def multiply_accumulates(model: Any, call: Callable[..., Any], *inputs: Any, without: str = "") -> tuple[int, Any]:
     """Returns the multiply-accumulates of `call(model, *inputs)` and the shapes of its result; nothing is computed.
 
     >>> from jaxprune.nn import Linear
@@ -21,6 +21,7 @@ def multiply_accumulates(model: Any, call: Callable[..., Any], *inputs: Any) -> 
     Args:
       model: the network, or its abstract form under `nnx.eval_shape`.
       inputs: arrays, or shapes as `jax.ShapeDtypeStruct`.
+      without: a `jax.named_scope` whose products do not count.
     """
     graph, state = nnx.split(model)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
@@ -28,12 +29,14 @@ def multiply_accumulates(model: Any, call: Callable[..., Any], *inputs: Any) -> 
         jaxpr, result = jax.make_jaxpr(
             lambda state, *inputs: call(nnx.merge(graph, state), *inputs), return_shape=True
         )(shapes, *inputs)
-    return _of_jaxpr(jaxpr.jaxpr), result
+    return _of_jaxpr(jaxpr.jaxpr, without), result
 
 
-def _of_jaxpr(jaxpr: Any) -> int:
+def _of_jaxpr(jaxpr: Any, without: str) -> int:
     total = 0
     for equation in jaxpr.eqns:
+        if without and without in str(equation.source_info.name_stack).split("/"):
+            continue
         shapes = [tuple(value.aval.shape) for value in equation.invars]
         result = math.prod(equation.outvars[0].aval.shape) if equation.outvars else 0
         if equation.primitive.name == "dot_general":
@@ -44,5 +47,5 @@ def _of_jaxpr(jaxpr: Any) -> int:
             total += result * math.prod(shapes[1]) // outputs
         else:
             inner = (getattr(value, "jaxpr", value) for value in equation.params.values())
-            total += sum(_of_jaxpr(part) for part in inner if hasattr(part, "eqns"))
+            total += sum(_of_jaxpr(part, without) for part in inner if hasattr(part, "eqns"))
     return total

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+from jaxtyping import Float
 
 Values = Mapping[tuple[str, int], np.ndarray]  # by scorer and number of patches, one value per image
 
@@ -15,7 +16,7 @@ def counts(num_patches: int, steps: int) -> tuple[int, ...]:
 def curves(
     kept: Values, left: Values, dense: np.ndarray, scorer: str, num_patches: int
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns the mean confidence in the true class as {"insertion", "deletion"}: (shares of the patches, means).
+    """Returns the confidence in the true class as {"insertion", "deletion"}: (shares of the patches (m,), (m, n)).
 
     Insertion is plotted against the share of present patches, deletion against the share of removed ones. Absent
     patches are removed from the network's tokens, without a replacement. The dense network is one end of both curves;
@@ -28,14 +29,13 @@ def curves(
       scorer: the scorer that determines the order.
       num_patches: number of patches of an image.
     """
-    of_dense = float(dense.mean())
     numbers = sorted(count for name, count in left if name == scorer)
     shares = np.array([*numbers, num_patches]) / num_patches
-    inserted = np.array([*(kept[scorer, count].mean() for count in numbers), of_dense])
-    deleted = np.array([*(left[scorer, count].mean() for count in numbers), of_dense])
+    inserted = np.stack([*(kept[scorer, count] for count in numbers), dense])
+    deleted = np.stack([*(left[scorer, count] for count in numbers), dense])
     return {"insertion": (shares, inserted), "deletion": (1 - shares[::-1], deleted[::-1])}
 
 
-def area(x: np.ndarray, y: np.ndarray) -> float:
-    """Returns the area under a curve by the trapezoidal rule, divided by its width: its mean height."""
-    return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum() / (x[-1] - x[0]))
+def area(x: Float[np.ndarray, "m"], y: Float[np.ndarray, "m *n"]) -> Float[np.ndarray, "*n"]:
+    """Returns the area under each curve by the trapezoidal rule, divided by its width: its mean height."""
+    return np.trapezoid(y, x, axis=0) / (x[-1] - x[0])

@@ -74,6 +74,21 @@ def normal_interval(values: Real[np.ndarray, "n"]) -> tuple[float, float]:
     return float(values.mean() - half), float(values.mean() + half)
 
 
+def mean_interval(mean: float, std: float, count: int) -> Interval:
+    """Returns a mean of many values with its interval, ± `Z` standard errors; NaN for a single value.
+
+    >>> round(mean_interval(0.5, 0.1, 101).half, 6)
+    0.0196
+
+    Args:
+      mean: the mean.
+      std: the population standard deviation of the values.
+      count: their number.
+    """
+    half = Z * std / math.sqrt(count - 1) if count > 1 else math.nan
+    return Interval(mean, mean - half, mean + half)
+
+
 def student_interval(values: Sequence[float]) -> tuple[float, float]:
     """Returns the mean of a few runs and the half-width of its Student's t interval, NaN for a single run."""
     mean = sum(values) / len(values)

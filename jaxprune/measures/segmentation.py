@@ -5,7 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+from jaxprune.measures.intervals import Interval
+
 IGNORED = 255
+DRAWS = 1000  # of the bootstrap
 
 
 def confusion(
@@ -69,3 +72,91 @@ def _mean(values: Float[np.ndarray, "k"]) -> float:
     """The mean without NaN; NaN of none."""
     present = values[~np.isnan(values)]
     return float(present.mean()) if present.size else float("nan")
+
+
+class Areas(NamedTuple):
+    """What scores are made of, for each image: pixels of each class that are right, labelled, and predicted.
+
+    Attributes:
+      right, labelled, predicted: (n, k); labelled and predicted count pixels with a label only.
+    """
+
+    right: Int[np.ndarray, "n k"]
+    labelled: Int[np.ndarray, "n k"]
+    predicted: Int[np.ndarray, "n k"]
+
+    @classmethod
+    def of(cls, counts: Int[np.ndarray, "n k k"]) -> "Areas":
+        """Returns the areas of confusion matrices."""
+        return cls(np.diagonal(counts, axis1=1, axis2=2), counts.sum(2), counts.sum(1))
+
+
+class ScoreIntervals(NamedTuple):
+    """Scores of a set with 95 % intervals over its images; see `SegmentationScores`."""
+
+    mean_iou: Interval
+    mean_accuracy: Interval
+    pixel_accuracy: Interval
+    iou: tuple[Interval, ...]
+
+
+def intervals(areas: Areas, *, draws: int = DRAWS, seed: int = 0) -> ScoreIntervals:
+    """Returns the scores of a set of images with percentile intervals over draws of images with replacement.
+
+    A draw without a class leaves it out of its mean, as a set without it does.
+
+    >>> areas = Areas.of(np.array([[[8, 2], [1, 9]], [[6, 4], [0, 10]]]))
+    >>> value, low, high = intervals(areas).pixel_accuracy
+    >>> round(value, 3), round(low, 3), round(high, 3)
+    (0.825, 0.8, 0.85)
+
+    Args:
+      draws, seed: of the bootstrap.
+    """
+    count = len(areas.right)
+    rows = np.random.default_rng(seed).integers(0, count, (draws, count))
+    times = np.stack([np.bincount(row, minlength=count) for row in rows])
+    drawn = _of_sums(*(times @ area for area in areas))
+    whole = _of_sums(*(area.sum(0, keepdims=True) for area in areas))
+    mean_iou, mean_accuracy, overall = (
+        _interval(value[0], values) for value, values in zip(whole[1:], drawn[1:], strict=True)
+    )
+    iou = tuple(_interval(whole[0][0, k], drawn[0][:, k]) for k in range(whole[0].shape[1]))
+    return ScoreIntervals(mean_iou, mean_accuracy, overall, iou)
+
+
+def paired_intervals(first: Areas, second: Areas, *, draws: int = DRAWS, seed: int = 0) -> Interval:
+    """Returns the difference of two mean IoUs of the same images, with its interval over draws of images."""
+    count = len(first.right)
+    rows = np.random.default_rng(seed).integers(0, count, (draws, count))
+    times = np.stack([np.bincount(row, minlength=count) for row in rows])
+    drawn = _of_sums(*(times @ a for a in first))[1] - _of_sums(*(times @ b for b in second))[1]
+    whole = _of_sums(*(a.sum(0)[None] for a in first))[1] - _of_sums(*(b.sum(0)[None] for b in second))[1]
+    return _interval(whole[0], drawn)
+
+
+def image_scores(areas: Areas) -> Float[np.ndarray, "n"]:
+    """Returns each image's own mean IoU over the classes that it has or that are predicted in it; NaN without any."""
+    return _of_sums(*areas)[1]
+
+
+def _of_sums(right: np.ndarray, labelled: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, ...]:
+    """IoU by class (m, k), and mean IoU, mean accuracy and overall accuracy, each (m,), of summed areas (m, k)."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        iou, accuracy = right / (labelled + predicted - right), right / labelled
+        overall = right.sum(1) / labelled.sum(1)
+    return iou, _row_means(iou), _row_means(accuracy), overall
+
+
+def _row_means(values: np.ndarray) -> np.ndarray:
+    present = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(present, values, 0.0).sum(1) / present.sum(1)
+
+
+def _interval(value: float, drawn: np.ndarray) -> Interval:
+    finite = drawn[np.isfinite(drawn)]
+    if not len(finite) or not np.isfinite(value):
+        return Interval(float(value), float("nan"), float("nan"))
+    low, high = np.percentile(finite, (2.5, 97.5))
+    return Interval(float(value), float(low), float(high))

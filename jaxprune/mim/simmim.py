@@ -5,7 +5,6 @@ counted as in its other rows it is 0.70; 0.50 would require throwing half of the
 """
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,8 +14,9 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
+from jaxprune.mim.parts import simmim_shapes
 from jaxprune.mim.parts.base import Framework, MaskedOutput
-from jaxprune.mim.parts.block_masker import BlockMasker, block_of
+from jaxprune.mim.parts.block_masker import BlockMasker, block_of, default_mask_patch
 from jaxprune.mim.parts.linear_decoder import LinearDecoder
 from jaxprune.mim.parts.masker import Masks
 from jaxprune.mim.parts.partial import FULL, Partial
@@ -31,7 +31,6 @@ from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.tensor_rules import Rule, within
 from jaxprune.ops.patches import gather_tokens, unpatchify
 
-_MASK_PATCH = 32  # side of a masked block in pixels, as published
 # Relative positions of a ViT: the style with that option.
 _STYLES = {"none": "eva", "shared": "beit_shared", "block": "beit"}
 
@@ -293,26 +292,9 @@ class SimMIM(Framework):
         if "decoder.0.weight" not in shapes or "mask_token" not in shapes:
             return None
         try:
-            return _shown(shapes)
+            return simmim_shapes.architecture(shapes)
         except (KeyError, IndexError, ValueError, ZeroDivisionError):
             return None  # a tensor is missing or has other axes: not SimMIM's
-
-
-def default_mask_patch(img_size: tuple[int, int], patch_size: tuple[int, int], mask_ratio: float) -> tuple[int, int]:
-    """The default (height, width) of a masked block in pixels: the largest square up to SimMIM's 32×32 that fits.
-
-    Blocks are whole patches, the image is whole blocks, and the mask ratio, rounded up, leaves one of them visible. If
-    there is no such square, a block is one patch.
-
-    >>> default_mask_patch((192, 192), (4, 4), 0.6), default_mask_patch((32, 32), (4, 4), 0.6)
-    ((32, 32), (16, 16))
-    """
-    for side in range(_MASK_PATCH, 0, -1):
-        blocks = math.prod(pixels // side for pixels in img_size)
-        divides = not any(side % pixels for pixels in patch_size) and not any(pixels % side for pixels in img_size)
-        if divides and math.ceil(blocks * mask_ratio) < blocks:
-            return side, side
-    return patch_size
 
 
 def _vit(rel_pos: str, pos_embed: str, **options: Any) -> VisionTransformer:
@@ -340,65 +322,6 @@ def _vit(rel_pos: str, pos_embed: str, **options: Any) -> VisionTransformer:
 def _cut_normal(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> Array:
     """A normal distribution of standard deviation 0.02, truncated at one standard deviation."""
     return 0.02 * jax.random.truncated_normal(key, -1.0, 1.0, shape, dtype)
-
-
-def _shown(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Infers the arguments of a framework; mask blocks leave no trace in shapes and are assumed to be patches."""
-    width, channels, *patch_size = shapes["patch_embed.proj.weight"]
-    arguments = _shown_by_swin(shapes) if "layers.0.blocks.0.norm1.weight" in shapes else _shown_by_vit(shapes)
-    cells = arguments.pop("cells")
-    arguments |= {"embed_dim": width, "in_chans": channels, "patch_size": tuple(patch_size)}
-    arguments |= {"img_size": tuple(cells * side for side in patch_size), "mask_patch": tuple(patch_size)}
-    if "agg.weight" in shapes:
-        arguments |= {"kernel_size": shapes["agg.weight"][-1], "reconstruction": "progressive"}
-    return arguments
-
-
-def _shown_by_vit(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Infers the arguments of a ViT, and the number of `cells` along a side of its square grid."""
-    tables = {
-        "shared": shapes.get("rel_pos_bias.relative_position_bias_table"),
-        "block": shapes.get("blocks.0.attn.relative_position_bias_table"),
-    }
-    rel_pos = next((name for name, shape in tables.items() if shape is not None), "none")
-    rows, heads = tables.get(rel_pos) or (0, 1)  # without a table, the number of heads is unknown
-    side = (math.isqrt(rows - 3) + 1) // 2 if rows else math.isqrt(shapes.get("pos_embed", (1, 2, 0))[1] - 1)
-    return {
-        "encoder": "vit",
-        "depth": _count(shapes, r"blocks\.(\d+)\."),
-        "num_heads": heads,
-        "rel_pos": rel_pos,
-        "pos_embed": "learn" if "pos_embed" in shapes else "none",
-        "mlp_ratio": _mlp_ratio(shapes, "blocks.0."),
-        "qkv_bias": "qv" if "blocks.0.attn.q_bias" in shapes else "blocks.0.attn.qkv.bias" in shapes,
-        "init_values": 0.1 if "blocks.0.ls1.gamma" in shapes else None,
-        "cells": side,
-    }
-
-
-def _shown_by_swin(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Infers the arguments of a Swin; of unknown image size: the last map, of `cells`, is assumed to be one window."""
-    stages = _count(shapes, r"layers\.(\d+)\.")
-    tables = [shapes[f"layers.{stage}.blocks.0.attn.relative_position_bias_table"] for stage in range(stages)]
-    window = (math.isqrt(tables[0][0]) + 1) // 2
-    return {
-        "encoder": "swin",
-        "depths": tuple(_count(shapes, rf"layers\.{stage}\.blocks\.(\d+)\.") for stage in range(stages)),
-        "num_heads": tuple(heads for _, heads in tables),
-        "window_size": window,
-        "mlp_ratio": _mlp_ratio(shapes, "layers.0.blocks.0."),
-        "cells": window << (stages - 1),
-    }
-
-
-def _mlp_ratio(shapes: Mapping[str, tuple[int, ...]], block: str) -> float:
-    hidden, width = shapes[f"{block}mlp.fc1.weight"]
-    # Adding a little prevents the product with a width, of any stage, from being truncated to one less.
-    return (hidden + 1e-3) / width
-
-
-def _count(shapes: Mapping[str, tuple[int, ...]], pattern: str) -> int:
-    return len({match[1] for name in shapes if (match := re.match(pattern, name))})
 
 
 # There the mask token belongs to the encoder, whose names are read with or without the prefix "encoder.".

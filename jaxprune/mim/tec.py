@@ -5,7 +5,6 @@ branches that share their blocks predicts the teacher's features of the masked p
 teacher's CLS token and of the patches that this token attends to most.
 """
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,27 +13,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.mim.mae import MAE, STYLE
 from jaxprune.mim.parts import teacher_targets as teaching
 from jaxprune.mim.parts.base import Framework, MaskedOutput
-from jaxprune.mim.parts.branched_decoder import BranchedDecoder
+from jaxprune.mim.parts.branched_decoder import BranchedDecoder, branch_rules
 from jaxprune.mim.parts.masker import Masks, RandomMasker
 from jaxprune.mim.parts.partial import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import aggregation_of
-from jaxprune.mim.parts.target import Target
+from jaxprune.mim.parts.teacher_features import Adaptors, TeacherFeatures, attention_loss, divisor_of
 from jaxprune.models.vit import VisionTransformer
-from jaxprune.nn import LayerNorm, Linear, Mlp
+from jaxprune.nn import Mlp
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.params import copied, frozen
-from jaxprune.nn.tensor_rules import Rule, depthwise, depthwise_back, linear, linear_back, within
+from jaxprune.nn.tensor_rules import Rule, within
 from jaxprune.preprocessing import trained_on
-
-_ADAPTORS_EPS = 1e-5  # epsilon of the adaptors' norms; all others have 1e-6, as in MAE
 
 
 class _TecOutput(NamedTuple):
@@ -74,65 +71,6 @@ class TecOutput(_TecOutput, MaskedOutput):
     def mask(self) -> Float[Array, "b p"]:
         """1 where the student did not see the patch, else 0."""
         return self.masks.masked.astype(jnp.float32)
-
-
-@dataclasses.dataclass(frozen=True)
-class TeacherFeatures(Target):
-    """A teacher's features of every patch, which the framework computes.
-
-    Args:
-      size: the teacher's width.
-      patch_size: patch size of the student, for pictures.
-    """
-
-    size: int
-    patch_size: tuple[int, int]
-    name = "teacher's features"
-    picture_note = "The colours are the first three principal components of the predicted features, not pixels."
-
-    def to_pixels(self, pred: Float[Array, "b p q"], images: Float[Array, "b H W c"]) -> Float[Array, "b p v"]:
-        """The first principal components of features as one colour per patch, in the range of the images."""
-        channels, (height, width) = images.shape[-1], self.patch_size
-        flat = pred.reshape(-1, pred.shape[-1])
-        flat = flat - flat.mean(0, keepdims=True)
-        # Eigenvalues are in ascending order, so the largest variances come last.
-        axes = jnp.linalg.eigh(flat.T @ flat)[1][:, : -channels - 1 : -1]
-        components = pred @ axes
-        low, high = components.min((0, 1), keepdims=True), components.max((0, 1), keepdims=True)
-        share = (components - low) / jnp.maximum(high - low, 1e-12)
-        darkest, brightest = images.min((0, 1, 2)), images.max((0, 1, 2))
-        colours = darkest[None, None] + share * (brightest - darkest)[None, None]
-        return jnp.tile(colours, (1, 1, height * width))
-
-
-class Adaptors(nnx.Module):
-    """Fuses the outputs of the blocks: each adaptor reads the same number of them, and their outputs are summed.
-
-    Args:
-      dim: width of a token.
-      depth: number of blocks.
-      num_adaptors: number of adaptors, which divide the blocks evenly.
-      hidden: hidden width of their MLPs.
-    """
-
-    def __init__(self, dim: int, depth: int, num_adaptors: int, hidden: int, **common: Any):
-        blocks_per_adaptor = depth // num_adaptors
-        self.norm_before = LayerNorm(depth * dim, eps=_ADAPTORS_EPS)
-        self.fuse = nnx.List([Linear(blocks_per_adaptor * dim, dim, **common) for _ in range(num_adaptors)])
-        self.mlps = nnx.List([Mlp(dim, hidden, **common) for _ in range(num_adaptors)])
-        self.norm_after = LayerNorm(dim, eps=_ADAPTORS_EPS)
-
-    def __call__(self, features: tuple[Float[Array, "b n d"], ...]) -> Float[Array, "b n d"]:
-        """Fuses the outputs of all blocks."""
-        chunks = jnp.split(self.norm_before(jnp.concatenate(features, axis=-1)), len(self.fuse), axis=-1)
-        fused = [fuse(chunk) for fuse, chunk in zip(self.fuse, chunks, strict=True)]
-        adapted = [x + mlp(x) for x, mlp in zip(fused, self.mlps, strict=True)]
-        return self.norm_after(sum(adapted[1:], adapted[0]))
-
-    def flops(self, tokens: int) -> int:
-        """Multiply-accumulates of one image."""
-        layers = (layer for fuse, mlp in zip(self.fuse, self.mlps, strict=True) for layer in (fuse, mlp.fc1, mlp.fc2))
-        return sum(linear_flops(layer, tokens) for layer in layers)
 
 
 class TecFlops(NamedTuple):
@@ -211,7 +149,7 @@ class TEC(Framework):
         rngs: nnx.Rngs,
         **encoder: Any,
     ):
-        adaptors = _num_adaptors(depth, num_adaptors)
+        adaptors = divisor_of(depth, num_adaptors)
         style = {"mlp_ratio": mlp_ratio, **{name: encoder[name] for name in STYLE if name in encoder}}
         layers = {"kernel_init": xavier_uniform, "dtype": dtype, "rngs": rngs}
         vit = VisionTransformer(
@@ -388,52 +326,6 @@ class TEC(Framework):
         return arguments | aggregation_of(shapes, "forward_fea_decoder.")
 
 
-def attention_loss(
-    pred: Float[Array, "b m h p"],
-    target: Float[Array, "b m h p"],
-    ids: Int[Array, "b k"],
-    tau: float,
-    predicted: Bool[Array, "b p"] | None = None,
-) -> Float[Array, ""]:
-    """Cross-entropy of the attention distributions, averaged over queries, heads and images (TEC).
-
-    Args:
-      pred, target: logits; those of the target are divided by `tau`.
-      ids: the query patches, which follow the CLS token.
-      predicted: True where there is a prediction: other keys are masked on both sides, and other queries are ignored.
-        None means everywhere.
-    """
-    target = target.astype(jnp.float32) / tau
-    if predicted is None:
-        return -(jax.nn.softmax(target) * jax.nn.log_softmax(pred)).sum(-1).mean()
-    keys = predicted[:, None, None]
-    weights = jax.nn.softmax(target, where=keys)
-    crossed = -(weights * jnp.where(keys, jax.nn.log_softmax(pred, where=keys), 0.0)).sum(-1).mean(-1)
-    queries = jnp.pad(jnp.take_along_axis(predicted, ids, axis=1), ((0, 0), (1, 0)), constant_values=True)
-    return (crossed * queries).sum() / queries.sum()
-
-
-def _num_adaptors(depth: int, num_adaptors: int | None) -> int:
-    if num_adaptors is None:
-        count = max(depth // 3, 1)
-        return count if depth % count == 0 else 1
-    if num_adaptors < 1 or depth % num_adaptors:
-        raise UserError(f"num_adaptors={num_adaptors} does not divide {depth} blocks: choose a divisor of {depth}.")
-    return num_adaptors
-
-
-def _branch(published: str, prefix: str, head: str) -> tuple[Rule, ...]:
-    return (
-        Rule(f"{published}agg.weight", f"{prefix}aggregate.kernel", depthwise, depthwise_back),
-        Rule(f"{published}agg.conv_dw.weight", f"{prefix}aggregate.conv_dw.kernel", depthwise, depthwise_back),
-        *within(f"{published}agg.", f"{prefix}aggregate."),
-        Rule(f"{published}mask_token", f"{prefix}mask_token"),
-        Rule(f"{published}{head}.weight", f"{prefix}pred.kernel", linear, linear_back),
-        Rule(f"{published}{head}.bias", f"{prefix}pred.bias"),
-        *within(f"{published}decoder_", prefix),
-    )
-
-
 # TEC's repository has one position table for both branches, and no teacher in its files, whose names are kept.
 RULES = (
     Rule("teacher.{any}", "teacher.{any}"),
@@ -445,7 +337,7 @@ RULES = (
     *within("encoder_adaptor.fuse_fcs.", "adaptors.fuse."),
     *within("encoder_adaptor.adap_mlps.", "adaptors.mlps."),
     *within("cls_token_mlp.", "cls_token_mlp."),
-    *_branch("forward_fea_decoder.", "decoder.feature.", "decoder_pred"),
-    *_branch("forward_att_decoder.", "decoder.attention.", "decoder_qk"),
+    *branch_rules("forward_fea_decoder.", "decoder.feature.", "decoder_pred"),
+    *branch_rules("forward_att_decoder.", "decoder.attention.", "decoder_qk"),
     *within("decoder_blocks.", "decoder.blocks."),
 )

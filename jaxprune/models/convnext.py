@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.models.hierarchical import ClassifierHead, HierarchicalHost, Stage, on_map
+from jaxprune.models.hierarchical import ClassifierHead, HierarchicalHost, Stage
 from jaxprune.models.vit_names import PIXELS
 from jaxprune.nn import BlockRunner, Conv, LayerNorm, Linear, Mlp, Overhead, Reducible, Site, Tokens
 from jaxprune.nn.block_cost import BlockCost, linear_flops
@@ -23,7 +23,7 @@ from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.images import require_float
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.tensor_rules import LAYERS, Rule, convolution, convolution_back, patches, patches_back
-from jaxprune.nn.tokens import NOTHING, Attended
+from jaxprune.nn.tokens import NOTHING, Attended, on_map
 from jaxprune.ops.patches import patchify
 from jaxprune.preprocessing import Preprocessing
 

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 
 from jaxprune.nn import Host, Linear, Tokens
 from jaxprune.nn.linear import normal_02
-from jaxprune.nn.tokens import all_present, coordinates
 
 
 class Stage(nnx.Module):
@@ -92,11 +91,6 @@ class HierarchicalHost(Host):
     def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
         """The mean of the last map, as the classifier reads it."""
         return self.head.normed(_mean(tokens)).astype(tokens.x.dtype)
-
-
-def on_map(x: Float[Array, "b n d"], grid: tuple[int, ...]) -> Tokens:
-    """Returns the tokens of a whole map, in raster order, without prefix."""
-    return all_present(x, 0, jnp.asarray(coordinates(grid))[None])
 
 
 def _mean(tokens: Tokens) -> Float[Array, "b d"]:

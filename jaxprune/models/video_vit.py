@@ -13,7 +13,7 @@ from jaxprune.errors import UserError
 from jaxprune.models.vit import POSITIONS, VisionTransformer
 from jaxprune.models.vit_styles import STYLES, VitStyle
 from jaxprune.nn import Block, LayerNorm, Linear, Site
-from jaxprune.nn.block import Style
+from jaxprune.nn.block_style import Style
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.params import Computed
 from jaxprune.nn.rotary import TubeRotary

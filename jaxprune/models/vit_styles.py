@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from jaxprune.nn.block import PLAIN, Style
+from jaxprune.nn.block_style import PLAIN, Style
 from jaxprune.nn.rotary import Rotary
 
 
@@ -12,7 +12,7 @@ class VitStyle:
     """The features of a variant outside its blocks; plain values.
 
     Attributes:
-      block: see `nn.block.Style`.
+      block: see `nn.block_style.Style`.
       pre_norm: whether tokens are normalised before the first block; patches are then projected without a bias.
       embed_norm: whether embedded patches are normalised.
       final_norm: whether there is a norm after the last block, or after pooling (`fc_norm`).

@@ -94,3 +94,8 @@ def take(values: Array, ids: Int[Array, "b k"], num_prefix_tokens: int) -> Array
     """Takes rows `ids` (after the prefix) of `values` (b, n, …), with the prefix in front; row 0 for an id of -1."""
     prefix, rows = values[:, :num_prefix_tokens], values[:, num_prefix_tokens:]
     return jnp.concatenate([prefix, jax.vmap(lambda r, i: r[i])(rows, jnp.maximum(ids, 0))], axis=1)
+
+
+def on_map(x: Float[Array, "b n d"], grid: tuple[int, ...]) -> Tokens:
+    """Returns the tokens of a whole map, in raster order, without prefix."""
+    return all_present(x, 0, jnp.asarray(coordinates(grid))[None])

@@ -8,12 +8,14 @@ import functools
 import math
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Shaped
 
 from jaxprune.errors import UserError, unknown
+from jaxprune.ops.tracing import RESAMPLING
 
 METHODS = ("bicubic", "bilinear", "nearest")
 METHODS_3D = ("trilinear", "nearest")
@@ -60,6 +62,7 @@ def resize_3d(
     return _resize(x, shape, "bilinear" if method == "trilinear" else method, align_corners, False)
 
 
+@jax.named_scope(RESAMPLING)
 def _resize(x: Array, shape: tuple[int, ...], method: str, align_corners: bool, antialias: bool) -> Array:
     result = x if method == "nearest" else x.astype(jnp.promote_types(x.dtype, jnp.float32))
     for axis, (old, new) in enumerate(zip(x.shape[1:-1], shape, strict=True), start=1):

@@ -13,3 +13,6 @@ def on_host(array: Any) -> np.ndarray | None:
     array([3, 4])
     """
     return None if isinstance(array, Tracer) else np.asarray(array)
+
+
+RESAMPLING = "resampling"  # the `jax.named_scope` of resizing and pooling, which counts of FLOPs leave out

@@ -69,9 +69,9 @@ def view(model: Any, images: Float[Array, "b *sides c"], **options: Any) -> View
     tokens, aux = model.forward_features(images, **options)
     patches = model.patch_maps(tokens, size, aux.waiting)
     grid = patches.shape[:-1]
-    assign = tokens.assign
-    covers = assign is not None and assign.shape[1] == patches[0, ..., 0].size
-    held = (assign >= 0).reshape(grid) if covers else jnp.ones(grid, bool)
+    held = jnp.ones(grid, bool)
+    if tokens.assign is not None and tokens.assign.shape[1] == patches[0, ..., 0].size:
+        held = (tokens.assign >= 0).reshape(grid)
     logits = model.forward_head(tokens)[0] if model.num_classes else None
     return View(model.pool(tokens), patches, held, logits)
 

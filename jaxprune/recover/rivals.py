@@ -1,6 +1,7 @@
 """Rivals of a plan: the dense network at another size, with coarser patches, or without its last blocks."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -50,7 +51,7 @@ def rival(model: Host, change: str) -> Host:
     return network
 
 
-def _fill(network: Host, arrays: Mapping[str, np.ndarray], source: Host, change: str) -> None:
+def _fill(network: Any, arrays: Mapping[str, np.ndarray], source: Host, change: str) -> None:
     for name, variable in variables(network).items():
         array = arrays.get(name)
         if array is not None and array.shape != variable.shape:

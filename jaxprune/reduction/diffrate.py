@@ -87,8 +87,8 @@ class DiffRate(Reducer):
         if self.num_ranked() == self.step.num_keep:
             return ranked, report
         merged, joined = merge_last(ranked, self.step, discounted=self.discounted)
-        kept = report.kept[:, : self.step.num_keep]
-        return merged, StepReport(row_map=compose(report.row_map, joined.row_map), kept=kept)
+        kept: Any = report.kept
+        return merged, StepReport(compose(report.row_map, joined.row_map), kept[:, : self.step.num_keep])
 
 
 def merge_last(tokens: Tokens, step: Step, *, discounted: bool = True) -> tuple[Tokens, StepReport]:

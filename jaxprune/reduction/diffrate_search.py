@@ -124,7 +124,8 @@ class DiffRateSearch(DiffRate):
         network, gmacs = context.reducers[0].step.cost, context.reducers[0].gmacs
         if network is None:
             return {}
-        counts = [(report.extra["after_dropping"], report.extra["after_merging"]) for report in context.steps]
+        extras = [report.extra or {} for report in context.steps]
+        counts = [(extra["after_dropping"], extra["after_merging"]) for extra in extras]
         layers = [reducer.step.layer for reducer in context.reducers]
         leaving = dict(zip(layers, left_by(counts, network.patches), strict=True))
         target = network.total({reducer.step.layer: reducer for reducer in context.reducers}) / 1e9

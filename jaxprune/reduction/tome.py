@@ -151,7 +151,8 @@ class ToMe(PairMerger):
         for count in self.counts():
             averaged, _ = self._round(tokens._replace(x=metric), metric, count, self.merge_of_keys)
             tokens, latest = self._round(tokens, metric, count, self.merge)
-            kept = jnp.take_along_axis(report.kept, latest.kept, axis=1)
+            before, now = jnp.asarray(report.kept), jnp.asarray(latest.kept)
+            kept = jnp.take_along_axis(before, now, axis=1)
             report, metric = StepReport(compose(report.row_map, latest.row_map), kept), averaged.x
         return tokens, report
 

@@ -4,6 +4,8 @@ import math
 import numbers
 from typing import Any
 
+_IN_FULL = 1e9  # larger numbers keep their exponent
+
 
 def unwrap_scalar(value: Any) -> Any:
     """Returns NumPy and JAX scalars as Python scalars, and any other value unchanged."""
@@ -51,10 +53,20 @@ def format_value(value: Any, spec: str = "") -> str:
     if not isinstance(value, numbers.Real):
         return str(value)
     if spec:
-        return format(value, spec)
+        return format_number(value, spec)
     if isinstance(value, int):
         return f"{value:,}"
     size = abs(float(value))
     if size >= 1000:
         return f"{value:,.0f}"
     return f"{value:.2e}" if 0 < size < 1e-3 else f"{value:.4g}"
+
+
+def format_number(value: float, spec: str) -> str:
+    """Returns a number as text, large ones in full: a rate of 1,234 images/s, not 1.23e+03.
+
+    >>> format_number(1234.5, ".3g"), format_number(0.25, ".1%")
+    ('1,234', '25.0%')
+    """
+    text = format(value, spec)
+    return f"{value:,.0f}" if "e+" in text and abs(value) < _IN_FULL else text

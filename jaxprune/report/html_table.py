@@ -1,9 +1,11 @@
-"""The HTML of a sortable table with aligned numbers and highlighted best values."""
+"""The HTML of a sortable table with aligned numbers, where a value that stands out is highlighted."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxprune.errors import unknown
+from jaxprune.measures.intervals import Interval
+from jaxprune.measures.leaders import leaders
 from jaxprune.report.formatting import format_value, sort_key, unwrap_scalar
 from jaxprune.report.markup import escape
 
@@ -24,7 +26,9 @@ def table_element(
     Args:
       rows: one mapping per row. A cell is text, a number, None, or a tuple as in `format_value`.
       columns: keys in order, or {key: header}; by default every key, in order of first appearance.
-      highlight: {column: "max" or "min"}: the best values of that column are highlighted.
+      highlight: {column: "max" or "min"}: the best value of that column is highlighted, unless its interval, as the
+        cells show it, overlaps another one; numbers without intervals are taken as exact, and equal ones are
+        highlighted together.
       formats: a format specification for all numbers (".1f") or {column: specification}.
 
     Raises:
@@ -57,22 +61,37 @@ def table_element(
 
 
 def _column(values: list[Any], spec: str, better: str | None, first: bool) -> _Column:
-    """Returns the cells of one column, with numbers aligned to the right and the best of them highlighted."""
+    """Returns the cells of one column, with numbers aligned to the right, and the one that stands out highlighted."""
     if better not in (None, "max", "min"):
         raise unknown("highlight", better, ("max", "min"))
     keys = [sort_key(value) for value in values]
     texts = [format_value(value, spec) for value in values]
-    numbers = [key for key in keys if key is not None]
-    # Compared as text: values that are equal as displayed are highlighted together.
-    best = texts[keys.index({"max": max, "min": min}[better](numbers))] if better and numbers else None
-    numeric = bool(numbers)
+    best = _standing_out(values, keys, texts, better) if better else set()
+    numeric = any(key is not None for key in keys)
     prose = not numeric and max(map(len, texts), default=0) > 32
     cells = []
-    for key, text in zip(keys, texts, strict=True):
-        classes = " ".join(word for word, on in (("n", numeric), ("prose", prose), ("best", text == best)) if on)
+    for place, (key, text) in enumerate(zip(keys, texts, strict=True)):
+        classes = " ".join(word for word, on in (("n", numeric), ("prose", prose), ("best", place in best)) if on)
         tag = 'th scope="row"' if first else "td"
         attributes = (f' class="{classes}"' if classes else "") + ("" if key is None else f' data-v="{key!r}"')
         # Long texts wrap, plans between their steps.
         content = escape(text).replace("+", "+<wbr>") if prose else escape(text)
         cells.append(f"<{tag}{attributes}>{content}</{tag[:2]}>")
     return _Column(cells, numeric)
+
+
+def _standing_out(values: list[Any], keys: list[float | None], texts: list[str], better: str) -> set[int]:
+    """Returns the places of the best value, none where it is not certain to be the best."""
+    intervals = {place: _interval(values[place], key) for place, key in enumerate(keys) if key is not None}
+    first, *level = leaders(intervals, better) or [-1]
+    # Compared as text: values that are equal as displayed are highlighted together.
+    equal = {place for place in intervals if texts[place] == texts[first]}
+    return equal if equal.issuperset(level) and (len(equal) == 1 or not isinstance(values[first], tuple)) else set()
+
+
+def _interval(value: Any, centre: float) -> Interval:
+    """Returns the interval that a cell shows; that of a plain number is the number."""
+    if not isinstance(value, tuple):
+        return Interval(centre, centre, centre)
+    spread = [float("nan") if (end := sort_key(part)) is None else end for part in value[1:]]
+    return Interval(centre, *spread) if len(spread) == 2 else Interval(centre, centre - spread[0], centre + spread[0])

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
+from jaxprune.report.formatting import format_number
 from jaxprune.report.latex_table import latex_table
 
 Rows = Sequence[Mapping[str, Any]]
@@ -188,7 +189,7 @@ def as_text(rows: Rows) -> str:
 
 
 def _text(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return format_number(value, ".3g") if isinstance(value, float) else str(value)
 
 
 def write_csv(path: str | os.PathLike, rows: Rows, **same: Any) -> None:

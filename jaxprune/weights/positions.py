@@ -11,6 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxprune.dense import Segmenter
 from jaxprune.mim import Framework
 from jaxprune.nn import Host
 from jaxprune.nn.host import at_path
@@ -19,7 +20,8 @@ from jaxprune.ops.posembed import Resampling, resample, resample_relative, table
 from jaxprune.weights.sources.timm import RELATIVE
 
 _ABSOLUTE = "pos_embed"
-# The encoders of pre-training frameworks are MAE's, whatever their sizes are called.
+# The encoders of pre-training frameworks are MAE's, whatever their sizes are called; segmentation code of MAE and BEiT
+# resizes positions likewise.
 _OF_FRAMEWORKS = Resampling("bicubic", antialias=False)
 
 _log = logging.getLogger(__name__)
@@ -95,7 +97,7 @@ def _absolute(model: Any, path: str, table: np.ndarray, source: Any, antialias: 
         _log.warning("%s: resampled from a grid of %s to %s", label, *("x".join(map(str, g)) for g in (old_grid, grid)))
     elif table.shape[1] != prefix + math.prod(old_grid):
         return table
-    rule = _OF_FRAMEWORKS if isinstance(model, Framework) and path == "encoder" else owner.position_rule
+    rule = _OF_FRAMEWORKS if isinstance(model, Framework | Segmenter) and path == "encoder" else owner.position_rule
     smooth = rule.antialias if antialias is None else antialias
     return np.asarray(resample(jnp.asarray(table), old_grid, grid, prefix, antialias=smooth, method=rule.method))
 
@@ -106,4 +108,7 @@ def _part(network: Any, path: str) -> Any:
 
 def _grid(owner: Any) -> tuple[int, ...] | None:
     """The grid of patches that the position table of a network, or of a decoder, is for."""
-    return owner.sites()[0].grid if isinstance(owner, Host) else getattr(owner, "grid", None)
+    own = getattr(owner, "position_grid", None)
+    if own is not None or not isinstance(owner, Host):
+        return own or getattr(owner, "grid", None)
+    return owner.sites()[0].grid

@@ -31,6 +31,7 @@ _UNPACKED = 2**28
 _RATIO = 16
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_HEADERS[3, 0] = _HEADERS[2, 0]  # of another encoding, that of names of fields
 _PYTORCH = (".pth", ".pt", ".bin", ".ckpt", ".pyth", ".tar")  # the last of ".pth.tar"
 
 

@@ -25,7 +25,7 @@ from jaxprune.bench.leaderboard import (
 )
 from jaxprune.commands import leaderboard as leaderboard_task
 from jaxprune.errors import UserError
-from jaxprune.measures.intervals import wilson_interval
+from jaxprune.measures.intervals import Interval, wilson_interval
 from jaxprune.report.table import write_csv
 
 LOW, HIGH = wilson_interval(731, 1000)
@@ -116,7 +116,7 @@ def honest(speed_up, *ends, rate=None):
     rate = rate or DENSE["images/s"] * speed_up
     kept = speed_up / MEASURED["FLOP-implied"]
     speeds = dict(zip(("speed-up", "speed-up low", "speed-up high"), (speed_up, *ends), strict=True))
-    verdict = leaderboard.verdict(MEASURED["plan"], speed_up, kept)
+    verdict = leaderboard.verdict(MEASURED["plan"], Interval(speed_up, *ends), kept)
     return sealed({**MEASURED, **speeds, "images/s": rate, "verdict": verdict})
 
 
@@ -301,7 +301,11 @@ def test_a_table_shows_what_is_checked(name, tmp_path):
 )
 def test_a_device_by_another_spelling_is_the_same_device(device):
     fast = {name: 5 * ROW[name] for name in ("images/s", "speed-up", "speed-up low", "speed-up high")}
-    verdict = leaderboard.verdict(ROW["plan"], fast["speed-up"], fast["speed-up"] / ROW["FLOP-implied"])
+    verdict = leaderboard.verdict(
+        ROW["plan"],
+        Interval(fast["speed-up"], fast["speed-up low"], fast["speed-up high"]),
+        fast["speed-up"] / ROW["FLOP-implied"],
+    )
     forged = sealed({**ROW, **fast, "device": device, "verdict": verdict})
     assert "the speed-up" in " ".join(differences(forged, ROW, DENSE)) and different_device(forged, ROW) == ""
 

@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from jaxprune import checkpoints, mim, models, ranking, reduction, scoring
+from jaxprune.checkpoints import manifest as manifests
 from jaxprune.checkpoints import store
 from jaxprune.checkpoints.card import CARD, Card
 from jaxprune.checkpoints.run import leave_network
@@ -227,10 +228,10 @@ def test_a_manifest_leads_to_no_device_and_out_of_no_checkpoint(target, tmp_path
     else:
         (path.parent / "pipe").symlink_to(target)
     manifest["files"]["pipe"] = [0, 0]
-    path.write_text(store._sealed(manifest))
+    path.write_text(manifests.sealed(manifest))
     assert "pipe" in refusal(lambda: store.load_params(tmp_path)) or target == "pipe"
     manifest["files"].pop("pipe")
-    path.write_text(store._sealed(manifest))
+    path.write_text(manifests.sealed(manifest))
     assert store.load_params(tmp_path)["w"].shape == (3,)
     path.unlink()
     os.mkfifo(path)

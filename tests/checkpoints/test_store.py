@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxprune.checkpoints import store as store_module
+from jaxprune.checkpoints import manifest as manifest_module
 from jaxprune.checkpoints.store import CheckpointStore, load_params
 from jaxprune.errors import UserError
 
@@ -189,7 +189,7 @@ def test_a_checkpoint_of_a_newer_format_asks_for_an_update(filled):
     manifest = filled.path(30) / "manifest.json"
     content = json.loads(manifest.read_text())
     content.pop("crc32")
-    manifest.write_text(store_module._sealed(content | {"format": 99, "shards": []}))
+    manifest.write_text(manifest_module.sealed(content | {"format": 99, "shards": []}))
     with pytest.raises(UserError, match="Update jaxprune"):
         filled.restore_latest(abstract(make_state(0)))
 
@@ -221,13 +221,13 @@ def test_loading_from_nothing_says_so(filled, tmp_path):
 def test_every_flipped_bit_of_a_manifest_is_damage(filled):
     path = filled.path(30)
     text = (path / "manifest.json").read_bytes()
-    manifest = store_module._unsealed(text, path)
+    manifest = manifest_module.unsealed(text, path)
     for position in range(8 * len(text)):
         flipped = bytearray(text)
         flipped[position // 8] ^= 1 << position % 8
         try:
-            assert store_module._unsealed(bytes(flipped), path) == manifest
-        except store_module._Damage:
+            assert manifest_module.unsealed(bytes(flipped), path) == manifest
+        except manifest_module.Damage:
             continue
 
 

@@ -8,12 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from flax import nnx
 from PIL import Image
 
-from jaxprune import checkpoints, commands, flops, main
+from jaxprune import checkpoints, commands, flops, main, models
 from jaxprune import open as door
 from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.commands.shared import inputs
+from jaxprune.data.scenes import CLASS_NAMES
 from jaxprune.errors import UserError
 from jaxprune.open import NetworkCache
 from jaxprune.preprocessing import Preprocessing
@@ -46,13 +48,30 @@ def test_its_statistics_are_learned_and_stored(trained):
     assert np.mean(correct) == pytest.approx(summary["accuracy"])
 
 
-def test_papr_reads_it(trained):
-    workdir, _ = trained
-    text = f"papr:run={workdir}"
+def saved(folder, name):
+    """A file with a small untrained ConvNet."""
+    path = folder / f"{name}.safetensors"
+    options = {**models.tiny(name), "num_classes": len(CLASS_NAMES)}
+    model = models.create(name, **options, rngs=nnx.Rngs(0))
+    model.preprocessing = model.preprocessing.with_size(32)
+    checkpoints.save_model(model, path, class_names=CLASS_NAMES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("files"), "mobileone_s0")
+
+
+@pytest.mark.parametrize("network", ["untrained", pytest.param("trained", marks=pytest.mark.slow)])
+def test_papr_reads_it(network, request):
+    network = request.getfixturevalue(network)
+    text = f"papr:run={network[0] if isinstance(network, tuple) else network}"
     opened = door.open_scorers([text], NetworkCache(), preprocessing=Preprocessing((32, 32)), grid=(4, 4))
     assert opened.scorers[text](jnp.zeros((2, 32, 32, 3))).shape == (2, 16)
 
 
+@pytest.mark.slow
 def test_another_run_starts_from_it(trained, tmp_path, caplog):
     workdir, _ = trained
     caplog.set_level(logging.INFO)
@@ -62,6 +81,7 @@ def test_another_run_starts_from_it(trained, tmp_path, caplog):
     assert "with its head of 10 classes" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_a_published_file(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     run(tmp_path / "first", "resnet18")
@@ -72,11 +92,11 @@ def test_a_run_starts_from_a_published_file(tmp_path, caplog):
     assert summary["steps"] == 1 and "with its head of 10 classes" in caplog.text
 
 
-def test_what_a_convnet_lacks_is_refused(trained, tmp_path):
+def test_what_a_convnet_lacks_is_refused(untrained, tmp_path):
     with pytest.raises(UserError, match="A plan reduces the tokens of a transformer"):
         run(tmp_path / "reduced", reduction={"method": "topk"})
     with pytest.raises(UserError, match=r"set distill\.tokens=0"):
-        run(tmp_path / "taught", teacher=str(trained[0]))
+        run(tmp_path / "taught", teacher=str(untrained))
 
 
 @pytest.mark.slow
@@ -99,6 +119,18 @@ def resnet(tmp_path_factory):
     return workdir, run(workdir, "resnet18")
 
 
+@pytest.fixture(scope="module")
+def untrained_resnet(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("files"), "resnet18")
+
+
+def test_a_file_of_it_is_evaluated(untrained_resnet, tmp_path):
+    config = examined("evaluate", untrained_resnet, data={"source": "scenes", "num_eval": 6}, batch_size=4)
+    summary = commands.find("evaluate")(config, tmp_path)
+    assert summary["images"] == 6 and summary["accuracy_low"] <= summary["accuracy"] <= summary["accuracy_high"]
+
+
+@pytest.mark.slow
 def test_it_is_evaluated_measured_and_predicts(resnet, tmp_path):
     workdir, trained_summary = resnet
     summary = commands.find("evaluate")(examined("evaluate", workdir), tmp_path / "evaluate")
@@ -121,7 +153,7 @@ def test_it_is_evaluated_measured_and_predicts(resnet, tmp_path):
 
 @pytest.mark.parametrize("task", ["evaluate", "benchmark", "robustness"])
 @pytest.mark.parametrize("plan", [{"plans": ("topk",)}, {"plans": ("from_scores",), "scorer": "centre"}])
-def test_plans_on_it_are_refused_in_one_line(task, plan, resnet, tmp_path):
+def test_plans_on_it_are_refused_in_one_line(task, plan, untrained_resnet, tmp_path):
     with pytest.raises(UserError, match=r"A plan reduces the tokens of a transformer, .* leave out the plans") as error:
-        commands.find(task)(examined(task, resnet[0], **plan), tmp_path)
+        commands.find(task)(examined(task, untrained_resnet, data={"source": "scenes"}, **plan), tmp_path)
     assert "ResNet" in str(error.value) and len(str(error.value)) < 300

@@ -30,7 +30,10 @@ def test_chance_is_drawn_and_named():
     np.testing.assert_allclose(chance.get_ydata(), [0.25, 0.5])
     (line,) = (line for line in bars(AT, ANY).axes[0].lines if "chance" in str(line.get_label()))
     assert line.get_xdata()[0] == 0.5
-    assert finding(AT) == "papr keeps 83% of the object patches at keep rate 0.5, random 50%"
+    assert finding(AT) == (
+        "The highest recall of object patches at keep rate 0.5 of the scorers is that of papr: 83.3% "
+        "[50.7%, 100.0%]; chance is 50.0%"
+    )
 
 
 def test_what_is_counted_is_stated():

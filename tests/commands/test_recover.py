@@ -105,11 +105,15 @@ def row(name, accuracy, speed):
 
 def test_the_finding_names_no_winner_where_intervals_overlap():
     dense = row("dense", 0.8, 1.0)
-    assert "above those of all" in _finding(Table([dense, row("a", 0.79, 2.0), row("b", 0.7, 2.1)]), "accuracy")
-    assert "stands out: the intervals of a, b overlap" in _finding(
+    assert "is that of a: 79.0% [77.0%, 81.0%]. dense has 80.0%" in _finding(
+        Table([dense, row("a", 0.79, 2.0), row("b", 0.7, 2.1)]), "accuracy"
+    )
+    assert "stands out in accuracy: the intervals of a (79.0%) and b (78.0%) overlap" in _finding(
         Table([dense, row("a", 0.79, 2.0), row("b", 0.78, 2.1)]), "accuracy"
     )
-    assert "No other is as fast" in _finding(Table([dense, row("a", 0.79, 2.0), row("b", 0.7, 1.5)]), "accuracy")
+    assert "no other network is as fast" in _finding(
+        Table([dense, row("a", 0.79, 2.0), row("b", 0.7, 1.5)]), "accuracy"
+    )
     assert "No healed network is faster" in _finding(Table([dense, row("a", 0.79, 0.9)]), "accuracy")
     rows = Table([dense, row("a", 0.79, 2.0)])
     assert summary(Comparison(rows, {}, False))["a"] == "agreement 79.0% accuracy 79.0% speed-up 2.00"

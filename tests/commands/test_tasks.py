@@ -63,7 +63,8 @@ def test_quickstart_leaves_checkpoints_metrics_and_a_report(quickstart):
     workdir, summary = quickstart
     learned = {"reconstruction_ratio", "accuracy", "accuracy_from_scratch", "object_recall", "seconds"}
     pruned = {"pruned_by", "accuracy_pruned", "speed_up_pruned"}
-    assert set(summary) in (learned, learned | pruned)  # where a plan is faster than the dense network
+    # Where a plan is faster than the dense network, and where one stands out.
+    assert set(summary) in (learned, learned | {"pruned_by"}, learned | pruned)
     phases = {"pretrain", "finetune", "scratch", "ranker"}
     assert all((workdir / phase / "checkpoints" / "4").is_dir() for phase in phases)
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]

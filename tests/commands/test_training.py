@@ -83,9 +83,10 @@ def test_the_limits_of_the_learning_rate_are_scaled_by_layer_or_absolute(limits_
     training = Training(config, Path(), None, None, steps, learning_rate(config, steps), None)
     tx = grouped_optimizer(config, params, model, training)
     state, grads = tx.init(params), jax.tree.map(jnp.ones_like, params)
+    update = jax.jit(tx.update)
     layers = model.parameter_layers(params)
     for step in range(steps.total):
-        updates_of_step, state = tx.update(grads, state, params)
+        updates_of_step, state = update(grads, state, params)
         for name, layer in layers.items():
             scale = 0.5 ** (3 - layer)
             low, start = (scale * limit if limits_decay else limit for limit in (1e-3, 2e-3))
@@ -127,6 +128,7 @@ def test_simmim_is_fine_tuned_as_published(encoder, epochs):
     assert not rates.limits_decay and rates.cosine_from_start
 
 
+@pytest.mark.slow
 def test_a_smoke_run_takes_another_network(tmp_path):
     config = main.load_config(f"{CONFIGS}/mim/imagenet_finetune.py:smoke")
     config.model.name = "swin_tiny_patch4_window7_224"

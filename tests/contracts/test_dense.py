@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import quick_compile
+from support import quick_compile, slow_but
 
 from jaxprune import checkpoints, dense, reduction
 from jaxprune.errors import UserError
@@ -28,7 +28,7 @@ def images(batch=2):
     return jax.random.normal(jax.random.key(0), (batch, *SIZES["img_size"], 3))
 
 
-@pytest.mark.parametrize("name", dense.methods())
+@pytest.mark.parametrize("name", slow_but(["linear"], dense.methods()))
 def test_scores_under_plans(name):
     model, inputs = build(name), images()
     plans = [None, reduction.Plan("topk", keep_rate=0.5, reduction_loc=(1,)), reduction.Plan("tome", r=8)]
@@ -43,7 +43,7 @@ def test_scores_under_plans(name):
     assert not np.allclose(outputs[0], outputs[1], atol=1e-5) and not np.allclose(outputs[0], outputs[2], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", dense.methods())
+@pytest.mark.parametrize("name", slow_but(["linear"], dense.methods()))
 def test_gradients_reach_every_parameter(name):
     model, inputs = build(name), images()
     parts = split(model)

@@ -51,21 +51,26 @@ def published(name):
     return file, checkpoints.load_pretrained(model, named, new=("encoder.*",))
 
 
-@pytest.mark.parametrize("name", golden_names("dynamic/segvit*"))
-def test_cascade_and_losses(name):
+def loss_of(name):
+    """A golden file, its network's loss as a function of parameters and maps, and these."""
     file, model = published(name)
     maps = [jnp.asarray(channels_last(file[f"feature{i}"])) for i in in_names(file, r"feature(\d+)")]
     labels, parts = jnp.asarray(file["labels"]), split(model)
-    shape = labels.shape[1:]
 
     def loss(params, maps):
         module = merge(parts.graph, params, parts.rest)
         stages = module.stages(maps)
         total, aux = module.loss_of(stages, labels)
-        return total, (aux.losses, stages, module.segment(maps, shape))
+        return total, (aux.losses, stages, module.segment(maps, labels.shape[1:]))
 
-    step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True), compiler_options=quick_compile())
-    (total, (losses, stages, scores)), (grads, of_maps) = step(parts.params, maps)
+    return file, loss, parts, maps
+
+
+@pytest.mark.parametrize("name", golden_names("dynamic/segvit*"))
+def test_cascade_and_losses(name):
+    file, loss, parts, maps = loss_of(name)
+    total, (losses, stages, scores) = jax.jit(loss, compiler_options=quick_compile())(parts.params, maps)
+    shape = file["labels"].shape[1:]
     close(scores, channels_last(file["pred_f64"]))
     np.testing.assert_array_equal(scores.argmax(-1), file["segmentation"])
     for i, (class_logits, masks) in enumerate(stages):
@@ -81,6 +86,14 @@ def test_cascade_and_losses(name):
         part, _, stage = key.partition("_")
         close(value, expected[PARTS[part] + (f"_{stage}" if stage else "")])
     close(total, file["loss/total_f64"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", golden_names("dynamic/segvit*"))
+def test_gradients(name):
+    file, loss, parts, maps = loss_of(name)
+    gradient = jax.grad(lambda *inputs: loss(*inputs)[0], argnums=(0, 1))
+    grads, of_maps = jax.jit(gradient, compiler_options=quick_compile())(parts.params, maps)
     named = to_published(merge(parts.graph, grads, parts.rest))
     for key in in_names(file, r"grad/(?!feature)(.+)_f64"):
         value = file[f"grad/{key}_f64"]

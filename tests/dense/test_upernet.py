@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import assert_gradients, depth_of, golden, golden_names, in_names, quick_compile, weights
+from support import assert_gradients, depth_of, golden, golden_names, in_names, quick_compile, slow_but, weights
 from support import nhwc as channels_last
 
 from jaxprune import checkpoints, dense, reduction
@@ -88,6 +88,7 @@ def test_evaluation_matches(name):
     close(full, nhwc(file["out/eval/encode_decode"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", golden_names("dense/seg_full*"))
 def test_training_matches(name):
     file, model = published(name)
@@ -163,7 +164,7 @@ class Heads(nnx.Module):
 
 
 @pytest.mark.parametrize("name", golden_names("dense/seg_heads*"))
-@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("mode", slow_but(["train"], ["eval", "train"]))
 def test_heads_on_odd_sizes(name, mode):
     file = golden(name)
     inputs, labels = maps(file, "in/feature"), jnp.asarray(file["in/label"].astype(np.int32))
@@ -195,6 +196,7 @@ def test_heads_on_odd_sizes(name, mode):
         close(array, expected, 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", golden_names("dense/seg_full*"))
 def test_windows_mirrors_and_scales(name):
     file, model = published(name)
@@ -225,11 +227,20 @@ def test_windows_mirrors_and_scales(name):
     close(dense.probabilities(first, shape), nhwc(file["out/whole/probabilities"]))
 
 
+def test_windows_agree_where_they_overlap():
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(1, 10, 13, 3)), jnp.float32)
+    np.testing.assert_allclose(dense.sliding(lambda window: 2 * window, images, window=6), 2 * images, atol=1e-6)
+    # Each window adds one to what it sees; the mean over the windows of a pixel is one everywhere.
+    ones = dense.sliding(jnp.ones_like, images, window=6)
+    np.testing.assert_allclose(ones, np.ones(images.shape), atol=1e-6)
+
+
 def test_windows_need_large_enough_images():
     with pytest.raises(UserError, match="smaller than a window of 96x96"):
         dense.sliding(lambda x: x, jnp.zeros((1, 64, 128, 3)), window=96)
 
 
+@pytest.mark.slow
 def test_a_plan_reduces_the_encoder_and_leaves_the_head():
     file, model = published()
     images = nhwc(file["in/image"])

@@ -41,7 +41,7 @@ def built(file):
 def case(request):
     file = FILES[request.param]
     model = built(file)
-    return file, model, quickly(model, _stages)(nhwc(IMAGES))
+    return file, model, *quickly(model, lambda model, pixels: (_stages(model, pixels), model(pixels)))(nhwc(IMAGES))
 
 
 def _stages(model, pixels):
@@ -58,18 +58,18 @@ def _stages(model, pixels):
 
 
 def test_tokens_logits_and_confidence(case):
-    file, model, (outputs, _) = case
+    file, _, (outputs, _), of_call = case
     logits = np.stack([output.logits for output in outputs])
     sure = dynamic.confidence(logits)
     for exit, output in enumerate(outputs, 1):
         close(output.features, file[f"tokens_stage{exit}_f64"])
         close(output.logits, file[f"logits_exit{exit}_f64"])
         close(sure[exit - 1], file[f"confidence_exit{exit}_f64"])
-    close(quickly(model, lambda model, pixels: model(pixels))(nhwc(IMAGES)), logits)
+    close(of_call, logits)
 
 
 def test_relations(case):
-    file, _, (outputs, added) = case
+    file, _, (outputs, added), _ = case
     if "relation_stage1_last_f64" not in file:
         assert added[1] is None or not in_names(file, r"(relation\w+)")
         return
@@ -80,13 +80,14 @@ def test_relations(case):
 
 
 def test_published_names(case):
-    file, model, _ = case
+    file, model, *_ = case
     named, expected = to_published(model), weights(file)
     assert named.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(named[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_LOSS)
 def test_loss_and_gradients(name):
     file = FILES[name]

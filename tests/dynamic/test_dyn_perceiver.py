@@ -81,6 +81,7 @@ def test_published_names(case):
         np.testing.assert_array_equal(named[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_parts(case):
     """The outputs of the sub-modules, by their published names."""
     file, model = case
@@ -138,6 +139,7 @@ def step(request):
     return file, parts, total, logits, rest, gradients
 
 
+@pytest.mark.slow
 def test_losses(step):
     file, _, total, logits, _, _ = step
     for values, exit in zip(logits, EXITS, strict=True):
@@ -150,6 +152,7 @@ def test_losses(step):
     close(exit_losses(logits, smooth), file["train/label_smoothing_ce_f64"])
 
 
+@pytest.mark.slow
 def test_gradients_and_running_statistics(step):
     file, parts, _, _, rest, gradients = step
     named = to_published(merge(parts.graph, gradients, rest))

@@ -102,7 +102,7 @@ def test_rows_of_a_plan_whose_counts_are_bounds_are_those_that_are_there():
     assert all(rows < bound for rows, bound in zip(found["ats"].means, found["ats"].bounds, strict=True))
     assert found["ats"].cells().tokens.count(" of ") == 2
     scores = {name: Scores(Interval(1.0, 0.9, 1.0), 1.0) for name in networks}
-    compared = Comparison(scores, {}, [], found)
+    compared = Comparison(scores, {}, [], found, 4)
     assert compared.result("topk") == PlanResult(scores["topk"], CountCells("", ""))
     assert compared.result("ats").token_counts.rate.startswith(f"{found['ats'].rates[0]:.3f}, ")
     assert compared._replace(token_counts={}).result("ats") == PlanResult(scores["ats"])

@@ -158,6 +158,7 @@ def test_skipped_patches_are_rebuilt_or_left_out(reconstruction, retain):
         chex.assert_trees_all_close(aux.pred, jnp.where(aux.masked[:, :, None], pred, 0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_nothing_skipped_is_the_same_to_the_bit():
     file, full = published(FILES[-1], kept_mask_ratio=None)
     _, progressive = published(FILES[-1], kept_mask_ratio=None, reconstruction="progressive", throw_ratio=0.0)
@@ -166,6 +167,7 @@ def test_nothing_skipped_is_the_same_to_the_bit():
     assert quickly(full, call)(images, noise) == quickly(progressive, call)(images, noise)
 
 
+@pytest.mark.slow
 def test_a_mask_token_does_not_see_another():
     """Except with self-attention: so the prediction of a patch does not depend on which others are decoded."""
     images, draws = drawn(mim.create("crossmae", **SMALL, rngs=nnx.Rngs(0)))
@@ -179,6 +181,7 @@ def test_a_mask_token_does_not_see_another():
         assert same != self_attn
 
 
+@pytest.mark.slow
 def test_without_weighing_every_block_reads_the_last_output():
     model = mim.create("crossmae", **SMALL, weight_fm=False, rngs=nnx.Rngs(0))
     assert {name for name in variables(model) if "norm" in name and name.startswith("encoder.norm.")}

@@ -137,6 +137,7 @@ def test_patches_that_are_seen_differ_between_images():
     assert np.asarray(masked).mean(0).min() > 0.2 and np.asarray(masked).mean(0).max() < 0.8
 
 
+@pytest.mark.slow
 def test_nothing_thrown_is_the_same_to_the_bit():
     images = pictures()
     same = [call(distil(reconstruction=kind, throw_ratio=0.0), images)[0] for kind in ("full", "partial")]

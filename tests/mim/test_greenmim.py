@@ -15,8 +15,8 @@ from jaxprune.errors import UserError
 from jaxprune.mim.greenmim import RESTORE
 from jaxprune.mim.parts.masker import RandomMasker, SharedMasker, SharedMasks
 from jaxprune.mim.parts.visible_swin import Cells, attend_visible, cheapest
-from jaxprune.models.swin import SwinBlock
 from jaxprune.nn.params import split, unfilled, variables
+from jaxprune.nn.swin_block import SwinBlock
 from jaxprune.nn.windows import Windows
 from jaxprune.open import at, convert, initialise
 from jaxprune.ranking import pseudo_labels

@@ -58,8 +58,8 @@ PR_FILES = golden_names("mim/prmim_*")
 THROWING = [name for name in PR_FILES if golden(name)["rho_d"] > 0]
 
 
-# One ratio on few patches and one of the other modes are quick.
-QUICK = [(THROWING[0], "thrown"), (THROWING[0], "residual")]
+# One ratio on few patches is quick.
+QUICK = [(THROWING[0], "thrown")]
 PR_CASES = [
     pytest.param(name, mode, marks=[] if (name, mode) in QUICK else pytest.mark.slow)
     for name in PR_FILES

@@ -58,6 +58,7 @@ def test_single_patches_are_drawn_as_by_mae():
         np.testing.assert_array_equal(drawn, expected)
 
 
+@pytest.mark.slow
 def test_everything_learns_under_pr_mim_too():
     model = mim.create("mae", **SMALL, **PIXIO, reconstruction="progressive", throw_ratio=0.5, rngs=nnx.Rngs(0))
     parts = split(model)

@@ -20,8 +20,7 @@ from support import (
 
 from jaxprune import checkpoints, main, mim, models
 from jaxprune.errors import UserError
-from jaxprune.mim.parts.block_masker import BlockMasker
-from jaxprune.mim.simmim import default_mask_patch
+from jaxprune.mim.parts.block_masker import BlockMasker, default_mask_patch
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.open import at, convert, initialise
 from jaxprune.ops.sampling import furthest_sampling_host

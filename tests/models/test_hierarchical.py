@@ -15,11 +15,10 @@ from support import golden, nhwc, quickly, weights
 from jaxprune import checkpoints, flops, models, reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.models.convnext import ConvNeXtBlock
-from jaxprune.models.hierarchical import on_map
-from jaxprune.models.swin import SwinBlock
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.nn.run_blocks import on_grid
-from jaxprune.nn.tokens import NOTHING, Attended
+from jaxprune.nn.swin_block import SwinBlock
+from jaxprune.nn.tokens import NOTHING, Attended, on_map
 from jaxprune.nn.windows import Windows
 from jaxprune.reduction import Plan
 from jaxprune.reduction.from_scores import FromScores
@@ -138,7 +137,7 @@ def test_the_published_small_swin():
     chex.assert_trees_all_close(logits, file["logits"], atol=5e-5)
 
 
-@pytest.mark.parametrize(("make", "mask_block"), [(swin, 3), (convnext, 2)])
+@pytest.mark.parametrize(("make", "mask_block"), [pytest.param(swin, 3, marks=pytest.mark.slow), (convnext, 2)])
 def test_a_scorer_guides_the_stages_of_mask_block(make, mask_block):
     model = make()
     plan = Plan("from_scores", 0.65, mask_block=mask_block)

@@ -44,7 +44,9 @@ def test_psnr_is_in_decibels_of_the_second_image():
     )
 
 
-@pytest.mark.parametrize(("metric", "compare"), [("ssim", dissimilarity), ("psnr", negative_psnr)])
+@pytest.mark.parametrize(
+    ("metric", "compare"), [pytest.param("ssim", dissimilarity, marks=pytest.mark.slow), ("psnr", negative_psnr)]
+)
 def test_labels_compare_whole_images(metric, compare):
     sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
     decoder = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2}

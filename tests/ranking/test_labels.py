@@ -156,6 +156,7 @@ def without_one(model, images, ids_keep, number):
     return gather_tokens(decode(model, x), left), removed, left
 
 
+@pytest.mark.slow
 def test_labels_over_all_patches_count_those_that_are_left():
     model, masks = mae(), draw()
     anchor, removed, left = jax.jit(lambda images: without_one(model, images, masks.ids_keep, 2))(IMAGES)
@@ -271,6 +272,7 @@ def test_a_patch_that_stands_for_two_is_as_good_as_two(removal, over):
     chex.assert_trees_all_close(*change(IMAGES), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_half_precision_gives_nearly_the_same_labels():
     full, half = (
         labels(SMALL_IMAGES, SMALL_NOISE, small_mae(dtype), mask_ratio=0.75) for dtype in (None, jnp.bfloat16)

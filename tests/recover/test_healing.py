@@ -48,7 +48,15 @@ def test_without_minutes_or_losses_it_is_the_plan(off, teacher):
     chex.assert_trees_all_equal(split(same).params, split(fast).params)
 
 
-@pytest.mark.parametrize(("trainable", "rate"), [("all", 1e-3), ("norms", 1e-2), ("last:1", 3e-3), ("lora:2", 1e-2)])
+@pytest.mark.parametrize(
+    ("trainable", "rate"),
+    [
+        pytest.param("all", 1e-3, marks=pytest.mark.slow),
+        ("norms", 1e-2),
+        pytest.param("last:1", 3e-3, marks=pytest.mark.slow),
+        pytest.param("lora:2", 1e-2, marks=pytest.mark.slow),
+    ],
+)
 def test_it_comes_closer_to_its_teacher(trainable, rate, teacher, tmp_path):
     fast = reduction.apply(teacher, PLAN)
     settings = {"trainable": trainable, "learning_rate": rate, "steps": 30, "flip": False, "crop_scale": (1.0, 1.0)}
@@ -96,6 +104,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(settings, teacher, tmp_pa
     assert (tmp_path / "killed/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_best_of_the_evaluations_is_the_result(teacher, tmp_path):
     result = healed(reduction.apply(teacher, PLAN), teacher, tmp_path, learning_rate=0.3, evaluations=6)
     rows = [row for row in read_metrics(tmp_path) if row["split"] == "eval"]

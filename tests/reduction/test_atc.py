@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from newer_networks import run
 from published_models import CLOSE, PROBABILITY, config_of, stage
-from support import golden, golden_names, quick_compile
+from support import golden, golden_names, quick_compile, slow_but
 
 from jaxprune.errors import UserError
 from jaxprune.nn import Attended
@@ -59,7 +59,10 @@ def test_matches_the_published_operator(name):
     chex.assert_trees_all_close(reduced.size, np.take_along_axis(file["merged_size"][:, :, 0], places, 1), **CLOSE)
 
 
-@pytest.mark.parametrize("name", golden_names("newer/atc_net_*"))
+NETWORKS = golden_names("newer/atc_net_*")
+
+
+@pytest.mark.parametrize("name", slow_but(NETWORKS[:1], NETWORKS))
 def test_matches_the_published_network(name):
     file = golden(name)
     config = config_of(file)

@@ -49,6 +49,7 @@ def test_learned_counts(name):
 PLACES = {"prune_ddp": "after_dropping", "merge_ddp": "after_merging"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", golden_names("newer/diffrate_train*"))
 def test_training(name):
     file = golden(name)

@@ -94,6 +94,7 @@ def test_network(name):
         np.testing.assert_array_equal(held, file[f"size_{layer}"][:, 1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", golden_names("newer/dtem_net_train*"))
 def test_training(name):
     file = golden(name)

@@ -25,6 +25,23 @@ def test_the_best_is_the_largest_or_the_smallest_value(better, best, tmp_path):
     assert table.rows == [["n"], *([cell] for cell in best)]
 
 
+@pytest.mark.parametrize(
+    ("cells", "marks"),
+    [
+        ([(0.8, 0.7, 0.9), (0.6, 0.5, 0.69)], [True, False]),
+        ([(0.8, 0.7, 0.9), (0.6, 0.5, 0.71)], [False, False]),  # they overlap
+        ([(0.8, 0.7, 0.9), (0.8, 0.7, 0.9)], [False, False]),
+        ([(0.8, 0.05), (0.6, 0.05)], [True, False]),
+        ([(0.8, 0.15), (0.6, 0.15)], [False, False]),
+        ([(2.0, float("nan"), float("nan")), (1.0, float("nan"), float("nan"))], [False, False]),  # a single round
+        ([(0.8, 0.7, 0.9), 0.75], [False, False]),  # within the other one's interval
+    ],
+)
+def test_nothing_is_marked_where_intervals_overlap(cells, marks):
+    html = Report("r").section("s").table([{"n": cell} for cell in cells], ["n"], highlight={"n": "max"}).render()
+    assert [" best" in row for row in html.split("<tr>")[2:]] == marks
+
+
 def test_unknown_columns_and_highlights_are_refused():
     section = Report("r").section("s")
     with pytest.raises(UserError, match="Did you mean 'accuracy'"):

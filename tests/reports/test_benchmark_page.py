@@ -54,7 +54,7 @@ def written(tmp_path, monkeypatch, measured, **settings):
 
 
 def test_plans_with_accuracy(tmp_path, monkeypatch):
-    found = plans.Comparison(SCORES, {}, [], {})
+    found = plans.Comparison(SCORES, {}, [], {}, 120)
     rows = Table(BenchmarkRow(timed(plan), found.result(plan)) for plan in GFLOPS)
     measured = benchmark.Measured("runs/vit", rows, found, class_names="abcdefghij")
     page, summary = written(tmp_path, monkeypatch, measured)
@@ -63,21 +63,22 @@ def test_plans_with_accuracy(tmp_path, monkeypatch):
     (table,) = part.tables
     assert table.caption == (
         "Speed-up: median over 3 rounds with the smallest and the largest value. Accuracy: in brackets the 95 % "
-        "interval (Wilson)."
+        "interval (Wilson), n = 120 images."
     )
     # Top-K is twice as fast with 4 / 2.5 = 1.6 times fewer operations: measured ÷ implied is 1.25. Random is
     # 1.2 times as fast with half of them.
     assert table.lines == [
         "plan | speed-up | verdict | accuracy | agreement | images/s | latency ms | GFLOPs | GFLOPs compiled | "
         "FLOP-implied | measured ÷ implied",
-        "dense | 1 (1–1) | baseline | 0.8 (0.72–0.86) | 1 | 32 | 62.5 | 4 | 4.4 | 1 | 1",
-        "topk | 2 (1.8–2.4) | as promised | 0.75 (0.67–0.82) | 0.9 | 64 * | 31.2 | 2.5 | 2.75 | 1.6 | 1.25 *",
-        "tome | 0.8 (0.72–0.96) | slower than dense | 0.775 (0.69–0.84) | 0.95 | 25.6 | 78.1 | 3 | 3.3 | 1.33 | 0.6",
-        "random | 1.2 (1.08–1.44) | 60% of the promise | 0.5 (0.41–0.59) | 0.55 | 38.4 | 52.1 | 2 | 2.2 | 2 | 0.6",
+        "dense | 1 (1–1) | baseline | 80.0% (72.0%–86.0%) | 100.0% | 32 | 62.5 | 4 | 4.4 | 1 | 1",
+        "topk | 2 (1.8–2.4) * | as promised | 75.0% (67.0%–82.0%) | 90.0% | 64 | 31.2 | 2.5 | 2.75 | 1.6 | 1.25",
+        "tome | 0.8 (0.72–0.96) | slower than dense | 77.5% (69.0%–84.0%) | 95.0% | 25.6 | 78.1 | 3 | 3.3 | 1.33 | 0.6",
+        "random | 1.2 (1.08–1.44) | 60% of the promise | 50.0% (41.0%–59.0%) | 55.0% | 38.4 | 52.1 | 2 | 2.2 | 2 | 0.6",
     ]
     assert part.notes == ["Slower than the dense model on this machine: tome."]
     assert part.figures[0].caption == (
-        "Of the plans, tome has the highest accuracy: 77.5% with 3 GFLOPs. dense has 80.0% with 4. The grey line "
+        "None of the plans stands out in accuracy: the intervals of tome (77.5%) and topk (75.0%) overlap; the "
+        "cheapest of them is topk, with 2.5 GFLOPs. dense has 80.0% [72.0%, 86.0%] with 4. The grey line "
         "joins the best plans at each cost."
     )
     assert {"GFLOPs", "accuracy", "chance (0.1)"} <= set(part.figures[0].labels)
@@ -93,8 +94,8 @@ def test_plans_without_images_are_drawn_by_their_speed_up(tmp_path, monkeypatch)
     (table,), (plot,) = part.tables, part.figures
     assert "Accuracy" not in table.caption and table.header[:3] == ["plan", "speed-up", "verdict"] and part.notes == []
     assert plot.caption == (
-        "Of the plans, topk has the highest speed-up: 2 with 2.5 GFLOPs. dense has 1 with 4. The grey line joins the "
-        "best plans at each cost."
+        "The highest speed-up of the plans is that of topk: 2.00 [1.80, 2.40], with 2.5 GFLOPs. dense has 1.00 [1.00, "
+        "1.00] with 4. The grey line joins the best plans at each cost."
     )
 
 
@@ -103,7 +104,7 @@ def test_no_line_is_spoken_of_that_is_not_drawn(tmp_path, monkeypatch):
     rows = Table(BenchmarkRow(timed(plan)) for plan in ("dense", "topk"))
     page, _ = written(tmp_path, monkeypatch, benchmark.Measured("vit", rows, None, class_names=()))
     (plot,) = page.parts["Plans side by side"].figures
-    assert plot.caption == "Of the plans, topk has the highest speed-up: 2 with 2.5 GFLOPs. dense has 1 with 4."
+    assert plot.caption == ("topk: speed-up 2.00 [1.80, 2.40], with 2.5 GFLOPs. dense has 1.00 [1.00, 1.00] with 4.")
 
 
 class Toy(nnx.Module):

@@ -45,7 +45,7 @@ def compared():
     counts = {"ats": TokenCounts(means=(57.125, 30.4), bounds=(98, 49), rates=(0.29145, 0.1551))}
     kept = {"topk": KeptPatches(GREY[None], (np.array([[0, -1, 2, 3]]),), ((2, 2),))}
     disagreement = Disagreement("topk", GREY, 1, np.array([0.6, 0.4]), dense=1)
-    return plans.Comparison(agreement.result(), kept, [disagreement] * 2, counts)
+    return plans.Comparison(agreement.result(), kept, [disagreement] * 2, counts, 5)
 
 
 def test_accuracy_has_its_interval_number_and_chance(part_of):
@@ -68,7 +68,7 @@ def test_classes_are_listed_with_their_own_intervals(part_of):
         ["class", "accuracy", "images"],
         ["ant", "75.0% (30.1%–95.4%)", "4"],
         ["bee", "50.0% (15.0%–85.0%)", "4"],
-        ["cow", "100.0% (34.2%–100.0%) *", "2"],
+        ["cow", "100.0% (34.2%–100.0%)", "2"],
     ]
 
 
@@ -90,20 +90,21 @@ def test_plans_are_listed_with_cost_accuracy_and_agreement(part_of):
     (part,) = part_of(lambda section: plans_page.describe(section, rows, found, class_names=CLASSES[:2]))
     (table,) = part.tables
     assert table.caption == (
-        "Accuracy (in brackets the 95 % interval (Wilson)) and agreement with the dense network. rows: mean number of "
-        "rows in use after each step, of those that the plan allows and GFLOPs count; rate: the former as a share of "
-        "the patches."
+        "Accuracy (in brackets the 95 % interval (Wilson)) and agreement with the dense network, n = 5 images. rows: "
+        "mean number of rows in use after each step, of those that the plan allows and GFLOPs count; rate: the former "
+        "as a share of the patches."
     )
     assert table.rows == [
         ["plan", "accuracy", "agreement", "GFLOPs", "rows", "rate"],
-        ["dense", "0.8 (0.376–0.964) *", "1", "4.25", "", ""],
-        ["topk", "0.4 (0.118–0.769)", "0.6", "2.5", "", ""],
-        ["ats", "0.6 (0.231–0.882)", "0.4", "2", "57.12 of 98, 30.4 of 49", "0.291, 0.155"],
+        ["dense", "80.0% (37.6%–96.4%)", "100.0%", "4.25", "", ""],
+        ["topk", "40.0% (11.8%–76.9%)", "60.0%", "2.5", "", ""],
+        ["ats", "60.0% (23.1%–88.2%)", "40.0%", "2", "57.12 of 98, 30.4 of 49", "0.291, 0.155"],
     ]
     plot, *pictures = part.figures
     assert plot.caption == (
-        "Of the plans, ats has the highest accuracy: 60.0% with 2 GFLOPs. dense has 80.0% with 4.25. The grey line "
-        "joins the best plans at each cost."
+        "None of the plans stands out in accuracy: the intervals of ats (60.0%) and topk (40.0%) overlap; the cheapest "
+        "of them is ats, with 2 GFLOPs. dense has 80.0% [37.6%, 96.4%] with 4.25. The grey line joins the best plans "
+        "at each cost."
     )
     assert {"GFLOPs", "accuracy", "dense", "topk", "ats", "chance (0.5)"} <= set(plot.labels)
     assert pictures[0].caption == (
@@ -120,4 +121,4 @@ def test_without_variable_counts_there_are_no_columns_for_them(part_of):
     (part,) = part_of(lambda section: plans_page.describe(section, rows, found, class_names=CLASSES[:2]))
     (table,) = part.tables
     assert table.header == ["plan", "accuracy", "agreement", "GFLOPs"]
-    assert table.caption.endswith("and agreement with the dense network.") and part.texts == []
+    assert table.caption.endswith("and agreement with the dense network, n = 5 images.") and part.texts == []

@@ -1,5 +1,6 @@
 """What `quickstart` writes: its results, the time of every phase, and a section for each of them."""
 
+import dataclasses
 import json
 from importlib import import_module
 from pathlib import Path
@@ -29,7 +30,15 @@ SUMMARIES = {
     "scratch": reporting.with_interval(
         {**COMMON, "steps": 375, "planned_steps": 375, "seconds": 69.6, "accuracy": 0.46}
     ),
-    "ranker": {**COMMON, "steps": 156, "planned_steps": 156, "seconds": 80.0, "recall": 0.515},
+    "ranker": {
+        **COMMON,
+        "steps": 156,
+        "planned_steps": 156,
+        "seconds": 80.0,
+        "recall": 0.515,
+        "recall_centre": 0.634,
+        "recall_norm": 0.466,
+    },
 }
 SUMMARIES["pretrain"]["ratio_to_mean_colour"] = 0.6543
 
@@ -98,7 +107,8 @@ def test_the_results_come_first_then_the_phases(workdir):
         "reconstruction loss": ("0.65", "1 = each patch's mean colour"),
         "object patches found": (
             "51.5%",
-            "by the ranker, in 30% of all patches; random: 30%. It was trained without labels",
+            "by the ranker, in its first 30% of the patches; centre 63.4%, norm 46.6%, random 30%. It was trained "
+            "without labels",
         ),
     }
     (table,) = part.tables
@@ -119,6 +129,15 @@ def test_the_results_come_first_then_the_phases(workdir):
     assert {"pre-trained", "from scratch", "chance", "step", "held-out accuracy"} <= set(plot.labels)
     assert page.parts["Pre-training"].notes == ["Stopped at step 900 of 1250: max_minutes was reached."]
     assert page.parts["Fine-tuning"].notes == [] and page.parts["Its classifier, pruned"].tables
+
+
+def test_the_summary_names_no_plan_that_may_be_as_accurate_as_another():
+    wide = ROWS.of(
+        dataclasses.replace(row, result=PlanResult(Scores(Interval(accuracy, accuracy - 0.2, accuracy + 0.2), 1.0)))
+        for row, accuracy in zip(ROWS, (0.6, 0.59, 0.55, 0.3), strict=True)
+    )
+    summary = quickstart._best(benchmark.Measured("vit", wide, None, ()))
+    assert summary == {"pruned_by": "none"}
 
 
 def test_the_summary_names_the_most_accurate_plan_that_is_faster(tmp_path, monkeypatch):

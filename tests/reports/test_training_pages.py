@@ -168,7 +168,10 @@ def test_ranker(workdir, undrawn):
         "on whole images": ("0.325", "the same, with all patches visible"),
         "steps": ("20", ""),
         "seconds": ("62", ""),
-        "object patches found": ("51.5%", "among the best 30% of the patches; random 30%"),
+        "object patches found": (
+            "51.5%",
+            "by the ranker, in its first 30% of the patches; random 30%. It was trained without labels",
+        ),
     }
     crop = "Images are 32 × 32 pixels: a centre crop of 87.5% of the shorter side."
     assert captions(part) == [

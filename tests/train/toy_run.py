@@ -115,7 +115,7 @@ def kill_while_orbax_writes(step: int, hooks: list[Hook]) -> None:
 
 
 def kill_before_manifest(step: int, hooks: list[Hook]) -> None:
-    store._seal = dying(store._seal, f"/{step}.writing")
+    store.manifest_of = dying(store.manifest_of, f"/{step}.writing")
 
 
 def kill_before_commit(step: int, hooks: list[Hook]) -> None:

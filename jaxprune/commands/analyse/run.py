@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxprune import flops, processes
 from jaxprune.commands.analyse import observe, page
-from jaxprune.commands.analyse.page import Tables
+from jaxprune.commands.analyse.page import Tables, costs
 from jaxprune.commands.analyse.tables import class_patterns, outcomes, patterns, proxies, spatial
 from jaxprune.commands.shared import inputs, reporting, several_networks
 from jaxprune.config import Config
@@ -18,6 +18,7 @@ from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.evaluate.members import Member, members
 from jaxprune.measures.several_labels import Rankings
 from jaxprune.reduction import DENSE
+from jaxprune.report import findings
 from jaxprune.report.table import as_text, write_csv
 from jaxprune.train import workdir as workdirs
 
@@ -127,10 +128,8 @@ def _summary(tables: Tables, observed: Sequence[Observed]) -> dict[str, Any]:
     value = next((name for name in ("accuracy", "mAP", "cosine") if name in tables.plans[0]), "")
     reduced = [row for row in tables.plans if row["plan"] != DENSE and row["network"] == tables.plans[0]["network"]]
     if value and reduced:
-        best = max(reduced, key=lambda row: row[value])
-        summary |= {
-            f"{value}, dense": tables.plans[0][value],
-            "best": best["plan"],
-            f"{value} of the best": best[value],
-        }
+        summary[f"{value}, dense"] = tables.plans[0][value]
+        intervals = {row["plan"]: costs.interval(row, value) for row in reduced}
+        stands_out = summary["stands out"] = findings.standing_out(intervals)
+        summary |= {f"{value}, {stands_out}": intervals[stands_out].value} if stands_out in intervals else {}
     return summary

@@ -12,23 +12,25 @@ COLUMNS = (
 )
 
 
-def describe(section: Section, rows: Table[BenchmarkRow], *, rounds: int, classes: int) -> None:
+def describe(section: Section, rows: Table[BenchmarkRow], *, rounds: int, classes: int, images: int = 0) -> None:
     """Adds the costs of plans, with their accuracy if there are images, to a section of a report.
 
     Args:
       rows: one per contestant, the dense network first.
       rounds: number of timing rounds.
       classes: number of classes, for the accuracy by chance; 0 without images.
+      images: number of images of the accuracy; 0 without images.
     """
-    caption = f"Speed-up: {spread.ranges(rounds)}.{f' Accuracy: {spread.BRACKETS}.' if classes else ''}"
-    table = rows.only(*COLUMNS)
-    section.table(table, caption=caption, highlight={"images/s": "max", "measured ÷ implied": "max"})
-    slower = [row.cost.plan for row in rows if row.cost.promise.factor < 1]
+    caption = (
+        f"Speed-up: {spread.ranges(rounds)}.{f' Accuracy: {spread.BRACKETS}, n = {images} images.' * bool(images)}"
+    )
+    section.table(rows.only(*COLUMNS), caption=caption)
+    slower = [row.cost.plan for row in rows if row.cost.promise.slower]
     if slower:
         section.note(f"Slower than the dense model on this machine: {', '.join(slower)}.", kind="warning")
     if classes:
-        points = [Point(row.cost.plan, row.cost.gflops, row.result.scores.accuracy.value) for row in rows if row.result]
+        points = [Point(row.cost.plan, row.cost.gflops, row.result.scores.accuracy) for row in rows if row.result]
         against_cost(section, points, "accuracy", reference={"chance": 1 / classes}, shares=True)
     else:
-        points = [Point(row.cost.plan, row.cost.gflops, row.cost.promise.factor) for row in rows]
+        points = [Point(row.cost.plan, row.cost.gflops, row.cost.promise.range) for row in rows]
         against_cost(section, points, "speed-up")

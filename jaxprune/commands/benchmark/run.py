@@ -16,7 +16,7 @@ from jaxprune.config import Config
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.contestants import Contestant, contestants
 from jaxprune.open import Classifier
-from jaxprune.report import Section
+from jaxprune.report import Section, findings
 from jaxprune.report.table import Table
 
 
@@ -46,8 +46,10 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     title, name = "Plans side by side", "jaxprune benchmark"
     with reporting.report_section(workdir, measured.name, title, "benchmark", name=name) as section:
         describe(config, section, measured)
-    fastest = max((row.cost for row in measured.rows), key=lambda cost: cost.images_per_second)
-    return {"plans": len(config.plans), "fastest": fastest.plan, "speed-up": fastest.promise.factor}
+    speed_ups = {row.cost.plan: row.cost.promise.range for row in measured.rows}
+    fastest = findings.standing_out(speed_ups)
+    factor = {"speed-up": speed_ups[fastest].value} if fastest in speed_ups else {}
+    return {"plans": len(config.plans), "fastest": fastest, **factor}
 
 
 def measure(config: Config, workdir: Path) -> Measured:
@@ -73,7 +75,8 @@ def describe(config: Config, section: Section, measured: Measured) -> None:
         "timing every plan once. The speed-up is computed within a round; `measured ÷ implied` is its "
         f"ratio to the speed-up that the FLOPs imply.{guided}"
     )
-    page.describe(section, measured.rows, rounds=config.rounds, classes=len(measured.class_names))
+    images = measured.comparison.images if measured.comparison else 0
+    page.describe(section, measured.rows, rounds=config.rounds, classes=len(measured.class_names), images=images)
     if measured.comparison:
         if measured.comparison.token_counts:
             section.text(plans_page.TOKEN_COUNTS)

@@ -16,7 +16,7 @@ from jaxprune.evaluate.feature_formats import read_shard
 from jaxprune.evaluate.feature_probe import Labelled, Probed
 from jaxprune.measures.knn import nearest
 from jaxprune.preprocessing import Preprocessing
-from jaxprune.report import Section, plots, spread
+from jaxprune.report import Section, findings, plots, spread
 from jaxprune.report.pictures.base import GREEN, ORANGE, WHITE
 from jaxprune.report.pictures.film_strip import still
 from jaxprune.report.pictures.layout import beside, tile, upscale
@@ -69,12 +69,9 @@ def describe_files(section: Section, rows: Table[SplitContents], preprocessing: 
 def describe_probe(section: Section, probed: Probed) -> None:
     """Adds the classification by features to a section of a report."""
     rows, chance = probed.rows, probed.rows[0].chance
-    best = probed.best
-    meaning = spread.meaning(spread.WILSON, best.images)
-    summary = (
-        f"The highest of {len(rows)} is {best.accuracy.value:.1%} (± {best.accuracy.half:.1%}), by {best.name}; "
-        f"chance is {chance:.1%}."
-    )
+    meaning = spread.meaning(spread.WILSON, rows[0].images)
+    accuracies = {row.name: row.accuracy for row in rows}
+    summary = f"{findings.finding(accuracies, 'accuracy', of='features and classifiers')}; chance is {chance:.1%}."
     caption = f"Held-out images classified by the features of training images: accuracy, {spread.BRACKETS}."
     section.text(summary)
     section.table(rows, caption=caption)
@@ -101,8 +98,8 @@ def nearest_images(
       preprocessing: of the images.
     """
     (train, held_out), names = labelled, sources[0].class_names
-    best = probed.best
-    feature, predicted = best.features, probed.predictions[best.name]
+    drawn = probed.drawn
+    feature, predicted = drawn.features, probed.predictions[drawn.name]
     right = predicted == held_out.labels
     queries = _some(right, DRAWN)
     rows = nearest(train.vectors[feature], held_out.vectors[feature][queries], k=NEIGHBOURS)
@@ -123,7 +120,7 @@ def nearest_images(
     section.figure(
         picture,
         f"Left, held-out images; to the right of each the training images with the nearest {feature} features by "
-        f"cosine, nearest first. Green: the best classifier ({best.name}) is right, or the neighbour has the image's "
+        f"cosine, nearest first. Green: the classifier ({drawn.name}) is right, or the neighbour has the image's "
         f"class; orange: not. As many right as wrong images are shown; of all {len(right)}, {right.mean():.1%} are "
         "right.",
     )

@@ -17,6 +17,7 @@ from jaxprune.commands.shared import inputs, networks, reporting, several_networ
 from jaxprune.commands.shared.plans_page import Point, finding
 from jaxprune.config import Config
 from jaxprune.errors import UserError
+from jaxprune.measures.intervals import Interval
 from jaxprune.open import Origin
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, plots, spread
@@ -205,5 +206,12 @@ def _describe(section: Section, rows: Sequence[leaderboard.Row], config: Config)
     section.table(spread.as_ranges(cells), caption=caption, highlight={"accuracy": "max"}, formats=".3g")
     points = {f"{row['network']} {row['plan']}": ([row["images/s"]], [row["accuracy"]]) for row in rows}
     plot = plots.scatter_plot(points, "images/s", "accuracy", pareto=("max", "max"), shares=True)
-    best = finding([Point(row["plan"], row["GFLOPs"], row["accuracy"]) for row in rows], "accuracy")
-    section.figure(plot, f"{best}{plots.front_note(plot)}{plots.cut_note(plot)}")
+    by_network: dict[str, list[Point]] = {}
+    for row in rows:
+        accuracy = Interval(row["accuracy"], row["low"], row["high"])
+        by_network.setdefault(row["network"], []).append(Point(row["plan"], row["GFLOPs"], accuracy))
+    sentences = [
+        f"{f'{network}: ' * (len(by_network) > 1)}{finding(points, 'accuracy')}"
+        for network, points in by_network.items()
+    ]
+    section.figure(plot, f"{' '.join(sentences)}{plots.front_note(plot)}{plots.cut_note(plot)}")

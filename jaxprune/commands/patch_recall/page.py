@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxprune.evaluate.collectors.patch_recall import ALL, ANY, LEARNED, UNLEARNED, RecallRow, View
-from jaxprune.report import Section, plots, spread
+from jaxprune.report import Section, findings, plots, spread
 from jaxprune.report.pictures.layout import tile, upscale
 from jaxprune.report.pictures.marks import mask_outline, mask_patches
 from jaxprune.report.pictures.text import label
@@ -64,12 +64,11 @@ def summary_text(rows: Sequence[RecallRow]) -> str:
 
 
 def finding(rows: Sequence[RecallRow]) -> str:
-    """Returns a sentence on the rows of one group and keep rate: the best scorer, compared with chance."""
-    best = max(rows, key=lambda row: row.macro.mean)
-    return (
-        f"{best.scorer.partition(':')[0]} keeps {best.macro.mean:.0%} of the object patches at keep rate "
-        f"{best.keep_rate:g}, random {best.chance:.0%}"
-    )
+    """Returns a sentence on the rows of one group and keep rate: the best scorer, if one stands out, and chance."""
+    names = short_names(dict.fromkeys(row.scorer for row in rows))
+    recall = {names[row.scorer]: row.interval for row in rows}
+    sentence = findings.finding(recall, f"recall of object patches at keep rate {rows[0].keep_rate:g}", of="scorers")
+    return f"{sentence}; chance is {rows[0].chance:.1%}"
 
 
 def curves(rows: Sequence[RecallRow], group: str, title: str = "") -> Any:
@@ -139,17 +138,17 @@ def describe(
     groups = list(dict.fromkeys(row.group for row in rows))
     several = [group for group in groups if group in (ANY, ALL, LEARNED, UNLEARNED)]
     at_rate = [row for row in rows if row.keep_rate == keep_rate]
-    columns = ("scorer", "group", "macro", "micro", "precision", "chance_precision", "images", "patches")
-    section.table(
-        Table(row for row in at_rate if row.group in several).only(*columns),
-        caption=f"Recall and precision at keep rate {keep_rate}; recall at random is {at_rate[0].chance:.1%}. "
-        f"{spread.meaning(spread.STANDARD_ERROR)}.",
-    )
+    columns = ("scorer", "macro", "micro", "precision", "chance_precision", "images", "patches")
     for group in several:
         of_group = [row for row in at_rate if row.group == group]
+        section.table(
+            Table(of_group).only(*columns),
+            caption=f"{group.capitalize()}: recall and precision at keep rate {keep_rate}; recall at random is "
+            f"{at_rate[0].chance:.1%}. {spread.meaning(spread.STANDARD_ERROR, of_group[0].images)}.",
+        )
         section.figure(
             curves(rows, group),
-            f"{group.capitalize()}: {finding(of_group)} ({of_group[0].images} images, {of_group[0].patches} patches). "
+            f"{group.capitalize()}. {finding(of_group)} ({of_group[0].images} images, {of_group[0].patches} patches). "
             "Bands are ±2 standard errors of the mean over images; the dashed line is chance.",
         )
     section.figure(

@@ -3,18 +3,24 @@
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from jaxprune.commands.patch_recall import page
-from jaxprune.commands.shared import inputs, networks, reporting
+from jaxprune.commands.shared import inputs, inspection, networks, reporting
 from jaxprune.config import Config
 from jaxprune.data.annotations import open_annotations
 from jaxprune.errors import UserError
 from jaxprune.evaluate import run_over
 from jaxprune.evaluate.collectors import patch_recall
+from jaxprune.evaluate.collectors.ranking import BASELINES
 from jaxprune.evaluate.forwards import patch_scores
+from jaxprune.report import findings
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Compares `config.scorers` on annotated images and adds a section to the report in `workdir`."""
+    """Compares `config.scorers`, Random, centre and norm on annotated images, and adds a section to the report."""
+    scorers = inspection.with_baselines(config.scorers, ("random", *BASELINES))
+    config = ConfigDict({**config.to_dict(), "scorers": scorers})
     opened = networks.open_scorers(config)
     if opened.preprocessing.num_frames:
         raise UserError(
@@ -40,5 +46,6 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         page.describe(section, rows, view, ranks, opened.grid, at)
     of_any = [row for row in rows if row.group == patch_recall.ANY and row.keep_rate == at]
     print(page.summary_text(of_any))
-    best = max(of_any, key=lambda row: row.macro.mean)
-    return {"images": len(view.images), "keep_rate": at, "best": best.scorer, "recall": best.macro.mean}
+    recall = {f"recall, {row.scorer}": row.macro.mean for row in of_any}
+    stands_out = findings.standing_out({row.scorer: row.interval for row in of_any})
+    return {"images": len(view.images), "keep_rate": at, **recall, "stands out": stands_out}

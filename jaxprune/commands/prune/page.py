@@ -12,8 +12,9 @@ from jaxprune.bench.scorers import ScorerSpeed
 from jaxprune.bench.timing import OverRounds
 from jaxprune.evaluate.collectors.pruning import Pruned, PrunedRow, num_kept, num_scored
 from jaxprune.measures.insertion_deletion import area, curves
+from jaxprune.measures.intervals import Interval, normal_interval
 from jaxprune.reduction import DENSE
-from jaxprune.report import Section, plots, spread
+from jaxprune.report import Section, findings, plots, spread
 from jaxprune.report.keep_slider import Scored, keep_slider
 from jaxprune.report.pictures.film_strip import film_strip
 from jaxprune.report.pictures.layout import tile, upscale
@@ -65,7 +66,7 @@ class PublishedRow:
 
     scorer: str = column("scorer")
     dense: float = column("z=1", format=".3g")
-    by_rate: Mapping[str, float] = column(format=".3g", best="max")
+    by_rate: Mapping[str, float] = column(format=".3g")
     insertion: float | None = column("insertion", format=".3g")
     deletion: float | None = column("deletion", format=".3g")
     speed_up: OverRounds | float | None = column("speed-up", format=".3g")
@@ -116,15 +117,15 @@ def as_published(rows: Table[PrunedRow], summary: Table[ScorerRow]) -> Table[Pub
 
 
 def finding(rows: Table[PrunedRow], keep_rate: float) -> str:
-    """Returns a sentence on the most accurate scorer at a keep rate, compared with Random and the dense network."""
+    """Returns a sentence on the most accurate scorer at a keep rate, if one stands out, Random and the dense one."""
     dense, *reduced = rows
-    at = {row.scorer: row.accuracy.value for row in reduced if row.keep_rate == keep_rate}
-    best = max(at, key=lambda name: at[name])
-    randoms = [name for name in at if name.partition(":")[0] == "random" and name != best]
-    against = [*(f"random {at[name]:.1%}" for name in randoms[:1]), f"the dense network {dense.accuracy.value:.1%}"]
-    return (
-        f"At keep rate {keep_rate:g}, {short_names(at)[best]} has an accuracy of {at[best]:.1%}; {', '.join(against)}."
-    )
+    at = {row.scorer: row.accuracy for row in reduced if row.keep_rate == keep_rate}
+    names = short_names(at)
+    named = {names[scorer]: accuracy for scorer, accuracy in at.items()}
+    randoms = [f"{name} {named[name].value:.1%}" for name in named if name.partition(":")[0] == "random"]
+    against = [*randoms[:1], f"the dense network {dense.accuracy.value:.1%}"]
+    sentence = findings.finding(named, f"accuracy at keep rate {keep_rate:g}", of="scorers")
+    return f"{sentence}; {', '.join(against)}."
 
 
 def pictures(setting: Setting, pruned: Pruned) -> np.ndarray:
@@ -246,14 +247,14 @@ def _speed(section: Section, summary: Table[ScorerRow], caption: str) -> None:
 def _insertion_deletion(section: Section, setting: Setting, pruned: Pruned) -> None:
     drawn = {name: _curves(pruned, name, num_scored(setting.model)) for name in setting.scorers}
     chance, names = _chance(setting)["chance"], short_names(setting.scorers)
-    for curve, xlabel, better, word in (
-        ("insertion", "share of patches there", max, "highest"),
-        ("deletion", "share of patches removed", min, "lowest"),
+    for curve, xlabel, better in (
+        ("insertion", "share of patches there", "max"),
+        ("deletion", "share of patches removed", "min"),
     ):
-        lines = {name: pair[curve] for name, pair in drawn.items() if pair}
+        lines = {name: (pair[curve][0], pair[curve][1].mean(-1)) for name, pair in drawn.items() if pair}
         if lines:
-            areas = {name: area(x, y) for name, (x, y) in lines.items()}
-            best = better(areas, key=lambda name: areas[name])
+            areas = {names[name]: _area(pruned, name, num_scored(setting.model), curve) for name in lines}
+            stands_out = findings.finding(areas, "area under the curve", of="scorers", better=better, spec=".2f")
             plot = plots.line_plot(
                 {names[name]: line for name, line in lines.items()},
                 xlabel,
@@ -263,22 +264,30 @@ def _insertion_deletion(section: Section, setting: Setting, pruned: Pruned) -> N
             )
             section.figure(
                 plot,
-                f"{curve.capitalize()}, best patches first: {names[best]} has the {word} area under its curve, "
-                f"{areas[best]:.2f}; {'high' if better is max else 'low'} is good.{plots.cut_note(plot)}",
+                f"{curve.capitalize()}, best patches first. {stands_out} (95 % intervals over images); "
+                f"{'high' if better == 'max' else 'low'} is good.{plots.cut_note(plot)}",
             )
 
 
 def _curves(pruned: Pruned, scorer: str, num_patches: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Insertion and deletion curves of a scorer; {} if they were not measured."""
+    """Insertion and deletion curves of a scorer, of each image; {} if they were not measured."""
     if not any(name == scorer for name, _ in pruned.removed):
         return {}
     return curves(pruned.confidences, pruned.removed, pruned.confidences[DENSE, num_patches], scorer, num_patches)
 
 
+def _area(pruned: Pruned, scorer: str, num_patches: int, curve: str) -> Interval:
+    """The mean area under a curve of a scorer, with its interval over images."""
+    areas = area(*_curves(pruned, scorer, num_patches)[curve])
+    return Interval(float(areas.mean()), *normal_interval(areas))
+
+
 def _areas(pruned: Pruned, scorer: str, num_patches: int) -> tuple[float | None, float | None]:
     """The areas under the insertion and the deletion curve of a scorer; None if they were not measured."""
-    pair = _curves(pruned, scorer, num_patches)
-    return (area(*pair["insertion"]), area(*pair["deletion"])) if pair else (None, None)
+    if not _curves(pruned, scorer, num_patches):
+        return None, None
+    insertion, deletion = (_area(pruned, scorer, num_patches, curve).value for curve in ("insertion", "deletion"))
+    return insertion, deletion
 
 
 def _lines(rows: Table[PrunedRow], value: Callable[[PrunedRow], float]) -> dict[str, tuple[list[float], list[float]]]:

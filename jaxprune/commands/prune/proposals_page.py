@@ -9,8 +9,9 @@ from jaxprune.commands.prune.page import Setting, pictures
 from jaxprune.evaluate.collectors import proposals
 from jaxprune.evaluate.collectors.proposals import ContrastRow, OverlapRow
 from jaxprune.evaluate.collectors.pruning import Pruned, num_kept, num_scored
+from jaxprune.measures.intervals import mean_interval
 from jaxprune.reduction import DENSE
-from jaxprune.report import Section
+from jaxprune.report import Section, findings
 from jaxprune.report.scorer_names import short_names
 from jaxprune.report.table import Table
 
@@ -77,11 +78,16 @@ def describe(
 
 
 def _overlap(section: Section, rows: Table[OverlapRow], names: Mapping[str, str]) -> None:
-    best = max(rows, key=lambda row: row.iou.mean - row.chance)
+    above = {
+        f"{names[row.scorer]} and {names[row.other_scorer]} at {row.keep_rate:g}": mean_interval(
+            row.iou.mean - row.chance, row.iou.std, row.images
+        )
+        for row in rows
+    }
     short = [dataclasses.replace(row, scorer=names[row.scorer], other_scorer=names[row.other_scorer]) for row in rows]
     section.table(
         Table(short).without("images"),
-        caption=f"IoU of the patches that two scorers keep (PaPr, appendix A): {names[best.scorer]} and "
-        f"{names[best.other_scorer]} agree most. ± is the standard deviation between images (population), "
-        f"n = {best.images}; `by chance`: of patches drawn at random.",
+        caption="IoU of the patches that two scorers keep (PaPr, appendix A). "
+        f"{findings.finding(above, 'IoU above chance', of='pairs', spec='.2f')}. ± is the standard deviation between "
+        f"images (population), n = {rows[0].images}; `by chance`: of patches drawn at random.",
     )

@@ -11,21 +11,22 @@ from ml_collections import ConfigDict
 
 from jaxprune.bench.scorers import speeds
 from jaxprune.commands.prune import page, proposals_page, sanity_page
-from jaxprune.commands.shared import inputs, networks, reporting
+from jaxprune.commands.shared import inputs, inspection, networks, reporting
 from jaxprune.config import Config
 from jaxprune.data.broken import read_or_next
 from jaxprune.data.crop_resize import prepare
 from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import pruning
+from jaxprune.evaluate.collectors.ranking import BASELINES
 from jaxprune.evaluate.forwards import pixels
 from jaxprune.measures import insertion_deletion
 from jaxprune.open import Classifier, ScorerSet
-from jaxprune.report import spread
+from jaxprune.report import findings, spread
 from jaxprune.report.scorer_names import about_scorers
 from jaxprune.report.table import Table
 from jaxprune.scoring.parts.base import is_host
 
-RANDOM = "random"
+RANDOM, _RANKER = "random", "ltrp"
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -68,17 +69,23 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     print(page.as_published(rows, summary).text())
     if config.rounds:
         print(f"speed-up at keep rate {config.keep_rate:g}, {_timing(config)}")
-    at = {row.scorer: row.accuracy.value for row in rows if row.keep_rate == config.keep_rate}
-    best = max(at, key=lambda text: at[text])
-    dense = {"images": len(pruned.labels), "keep rate": config.keep_rate, "accuracy, dense": rows[0].accuracy.value}
-    by_chance = at[next(text for text in config.scorers if _is_random(text))]
-    return {**dense, "best": best, "accuracy of the best": at[best], "accuracy, random": by_chance}
+    at = {row.scorer: row.accuracy for row in rows if row.keep_rate == config.keep_rate}
+    return {
+        "images": len(pruned.labels),
+        "keep rate": config.keep_rate,
+        "accuracy, dense": rows[0].accuracy.value,
+        **{f"accuracy, {scorer}": accuracy.value for scorer, accuracy in at.items()},
+        "stands out": findings.standing_out(at),
+    }
 
 
 def completed(config: Config, classifier: Classifier) -> Config:
-    """The config with Random among its scorers, all keep rates in order, and the data of the classifier."""
-    scorers = tuple(config.scorers)
-    scorers += () if any(map(_is_random, scorers)) else (RANDOM,)
+    """The config with baselines among its scorers, all keep rates in order, and the data of the classifier.
+
+    Random is beside every scorer; what learns nothing, centre and norm, beside every ranker.
+    """
+    ranked = any(text.startswith(_RANKER) for text in config.scorers)
+    scorers = inspection.with_baselines(config.scorers, (RANDOM, *BASELINES) if ranked else (RANDOM,))
     rates = sorted({*map(float, config.keep_rates), float(config.keep_rate)} - {1.0}, reverse=True)
     config = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, config)
     return ConfigDict({**config.to_dict(), "scorers": scorers, "keep_rates": tuple(rates)})
@@ -121,10 +128,6 @@ def images_of(config: Config, classifier: Classifier) -> Callable[[int], np.ndar
 
 def _spaced(num_images: int, count: int) -> Sequence[int]:
     return [index * num_images // count for index in range(count)]
-
-
-def _is_random(scorer: str) -> bool:
-    return scorer.partition(":")[0] == RANDOM
 
 
 def _timing(config: Config) -> str:

@@ -116,11 +116,10 @@ def describe(section: Section, rows: Table[SanityRow], cascades: Table[CascadeRo
         shares.append(row.parts / row.num_parts)
         correlations.append(row.spearman.mean)
     last = {name: correlations[-1] for name, (_, correlations) in lines.items()}
-    least = min(last, key=lambda name: abs(last[name]))
     section.figure(
         plots.line_plot(
             lines, "share of the network's parts that are random", "rank correlation with the scores before"
         ),
-        f"The network is randomised from the classifier down. With all weights random, {least} is the least correlated "
-        f"with its own scores before ({last[least]:.2f}).",
+        "The network is randomised from the classifier down. With all weights random, the correlation with the scores "
+        f"before is {', '.join(f'{value:.2f} for {name}' for name, value in last.items())}.",
     )

@@ -6,12 +6,11 @@ from typing import Any
 from jaxprune.commands import benchmark, evaluate, finetune, pretrain, train_ranker
 from jaxprune.commands.quickstart.settings import phase_config
 from jaxprune.commands.shared import reporting
+from jaxprune.commands.train_ranker.page import recall_tile
 from jaxprune.config import Config
-from jaxprune.evaluate.collectors.ranking import KEPT
 from jaxprune.report import Report, plots
 from jaxprune.train.writer import read_metrics
 
-_RANKED = f"by the ranker, in {KEPT:.0%} of all patches; random: {KEPT:.0%}. It was trained without labels"
 _PRUNED = (
     "The fine-tuned network with patches dropped or merged by each plan, without further training, compared with "
     "random patches. Methods that rank patches by CLS attention do worse on a network that pools over "
@@ -38,7 +37,7 @@ def describe(
             "accuracy, from scratch": _accuracy(scratch),
             "chance": f"{1 / tuned['classes']:.0%}",
             **_reconstruction_tile(pre),
-            **({"object patches found": (f"{ranked['recall']:.1%}", _RANKED)} if "recall" in ranked else {}),
+            **({"object patches found": recall_tile(ranked)} if "recall" in ranked else {}),
         }
     )
     caps = {phase: phase_config(config, phase, workdir).max_minutes * 60 for phase in summaries}

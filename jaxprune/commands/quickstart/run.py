@@ -12,6 +12,7 @@ from jaxprune.commands.shared.training import begin
 from jaxprune.config import Config
 from jaxprune.files import write_atomically
 from jaxprune.reduction import DENSE
+from jaxprune.report import findings
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import METRICS, read_metrics
 
@@ -52,16 +53,20 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def _best(pruned: benchmark.Measured) -> dict[str, Any]:
-    """The plan with the highest accuracy among those faster than the dense network, or {}."""
-    faster = [
-        (row.cost, row.result.scores.accuracy.value)
+    """The plan that stands out in accuracy among those faster than the dense network, or "none"; {} without any."""
+    faster = {
+        row.cost.plan: row
         for row in pruned.rows
         if row.result and row.cost.plan != DENSE and row.cost.promise.factor > 1
-    ]
+    }
     if not faster:
         return {}
-    cost, accuracy = max(faster, key=lambda pair: pair[1])
-    return {"pruned_by": cost.plan, "accuracy_pruned": accuracy, "speed_up_pruned": cost.promise.factor}
+    name = findings.standing_out({plan: row.result.scores.accuracy for plan, row in faster.items()})
+    if name not in faster:
+        return {"pruned_by": name}
+    row = faster[name]
+    accuracy = row.result.scores.accuracy.value
+    return {"pruned_by": name, "accuracy_pruned": accuracy, "speed_up_pruned": row.cost.promise.factor}
 
 
 def _join_metrics(config: Config, workdir: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jaxprune.measures.intervals import Interval
 from jaxprune.recover.compare import Row
 from jaxprune.reduction import DENSE
-from jaxprune.report import Section, plots, spread
+from jaxprune.report import Section, findings, plots, spread
 from jaxprune.report.table import Table
 from jaxprune.train.writer import read_metrics
 
@@ -88,18 +88,14 @@ def _finding(rows: Table[Row], value: str) -> str:
     if not faster:
         return f"No healed network is faster than {DENSE}."
     best = max(faster, key=lambda row: getattr(row, value).value)
-    interval = getattr(best, value)
     rivals = [row for row in faster if row is not best and row.speed.median >= best.speed.median]
-    overlapping = [row.name for row in rivals if getattr(row, value).high >= interval.low]
-    if overlapping:
-        return f"No faster network stands out: the intervals of {', '.join([best.name, *overlapping])} overlap."
-    text = (
-        f"Of the faster networks {best.name} has the highest {value}: {interval.value:.1%} "
-        f"[{interval.low:.1%}, {interval.high:.1%}] at {best.speed.median:.2f} times the speed"
-    )
+    values = {row.name: getattr(row, value) for row in (best, *rivals)}
+    of = f"networks that are at least {best.speed.median:.2f} times as fast as dense"
+    alone = "" if rivals else f"; no other network is as fast, {best.speed.median:.2f} times the speed of dense"
+    against = ""
     if isinstance(dense.accuracy, Interval) and value == "accuracy":
-        text += f", dense {dense.accuracy.value:.1%}"
-    return f"{text}. " + ("Its interval is above those of all that are as fast." if rivals else "No other is as fast.")
+        against = f" dense has {findings.with_interval(dense.accuracy)}."
+    return f"{findings.finding(values, value, of=of)}{alone}.{against}"
 
 
 def summary(comparison: Comparison) -> dict[str, Any]:

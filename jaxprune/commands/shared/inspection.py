@@ -88,6 +88,17 @@ def without_network(
     return [why for text in usable for why in refused(lambda text=text: door.require_network(text, cache))]
 
 
+def with_baselines(scorers: Iterable[str], baselines: Iterable[str]) -> tuple[str, ...]:
+    """Returns scorers with those baselines that are missing.
+
+    >>> with_baselines(("ltrp:run=runs/scenes", "random:seed=1"), ("random", "centre"))
+    ('ltrp:run=runs/scenes', 'random:seed=1', 'centre')
+    """
+    texts = tuple(scorers)
+    names = {text.partition(":")[0] for text in texts}
+    return (*texts, *(name for name in baselines if name not in names))
+
+
 @record()
 class OnePlan:
     """One plan to reduce a network by."""

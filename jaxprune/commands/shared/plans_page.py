@@ -5,7 +5,9 @@ from typing import Any, NamedTuple
 
 from jaxprune.evaluate.collectors.agreement import Disagreement
 from jaxprune.evaluate.collectors.plans import Comparison, PlanRow
-from jaxprune.report import Section, plots, spread
+from jaxprune.measures.intervals import Interval
+from jaxprune.measures.leaders import leaders
+from jaxprune.report import Section, findings, plots, spread
 from jaxprune.report.pictures.base import Picture
 from jaxprune.report.pictures.film_strip import still
 from jaxprune.report.pictures.prediction_card import prediction_card
@@ -21,18 +23,19 @@ TOKEN_COUNTS = (
 
 
 class Point(NamedTuple):
-    """A contestant: its name, cost, and the value that is drawn against it."""
+    """A contestant: its name, cost, and the value that is drawn against it, with its interval."""
 
     name: str
     gflops: float
-    value: float
+    value: Interval
 
 
 def describe(section: Section, rows: Table[PlanRow], comparison: Comparison, *, class_names: Sequence[str]) -> None:
     """Adds the table, accuracy against cost and the pictures to a section of a report."""
     counts = f" {TOKEN_COUNTS}" if comparison.token_counts else ""
-    section.table(rows, caption=f"Accuracy ({spread.BRACKETS}) and agreement with the dense network.{counts}")
-    points = [Point(row.plan, row.gflops, row.result.scores.accuracy.value) for row in rows]
+    caption = f"Accuracy ({spread.BRACKETS}) and agreement with the dense network, n = {comparison.images} images."
+    section.table(rows, caption=f"{caption}{counts}")
+    points = [Point(row.plan, row.gflops, row.result.scores.accuracy) for row in rows]
     against_cost(section, points, "accuracy", reference={"chance": 1 / len(class_names)}, shares=True)
     pictures(section, comparison, class_names)
 
@@ -45,7 +48,7 @@ def against_cost(
     reference: Mapping[str, float] | None = None,
     shares: bool = False,
 ) -> None:
-    """Adds a plot of a value against GFLOPs, with a sentence on the highest one.
+    """Adds a plot of a value against GFLOPs, with a sentence on the highest one, if it stands out.
 
     Args:
       points: the dense network first.
@@ -53,19 +56,28 @@ def against_cost(
       reference: {name: value} to compare with, such as chance.
       shares: whether the values are shares.
     """
-    series = {point.name: ([point.gflops], [point.value]) for point in points}
+    series = {point.name: ([point.gflops], [point.value.value]) for point in points}
     plot = plots.scatter_plot(series, "GFLOPs", value, pareto=("min", "max"), reference=reference, shares=shares)
     section.figure(plot, f"{finding(points, value)}{plots.front_note(plot)}{plots.cut_note(plot)}")
 
 
 def finding(points: Iterable[Point], value: str) -> str:
-    """Returns a sentence on the contestant with the highest value, compared with the dense network, the first."""
+    """Returns a sentence on the plan with the highest value, if one stands out, and the dense network, the first point.
+
+    Where several may have the highest value, it names the cheapest of them: FLOPs are exact.
+    """
     dense, *reduced = points
     if not reduced:
         return f"{value.capitalize()} against GFLOPs."
-    best = max(reduced, key=lambda point: point.value)
-    show = lambda point: f"{point.value:{'.1%' if value == 'accuracy' else '.3g'}} with {point.gflops:.3g}"
-    return f"Of the plans, {best.name} has the highest {value}: {show(best)} GFLOPs. {dense.name} has {show(dense)}."
+    spec, cost = ".1%" if value == "accuracy" else ".2f", {point.name: point.gflops for point in reduced}
+    values = {point.name: point.value for point in reduced}
+    level = leaders(values)
+    cheapest = min(level, key=lambda name: cost[name])
+    among = f"; the cheapest of them is {cheapest}" if len(level) > 1 else ""
+    return (
+        f"{findings.finding(values, value, spec=spec)}{among}, with {cost[cheapest]:.3g} GFLOPs. "
+        f"{dense.name} has {findings.with_interval(dense.value, spec)} with {dense.gflops:.3g}."
+    )
 
 
 def pictures(section: Section, comparison: Comparison, class_names: Sequence[str]) -> None:

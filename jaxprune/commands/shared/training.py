@@ -156,11 +156,13 @@ class Training:
         fixed: Mapping[str, Any] | None = None,
         keepers: Sequence[Keeper] = (),
         beside: Callable[[Any], dict[str, Any]] | None = None,
+        batches: loop.Batches | None = None,
     ) -> loop.FitResult:
         """Trains `params`, resuming from a checkpoint if there is one. The other arguments are those of `loop.fit`.
 
         Args:
           beside: draws further arrays of each example, see `data.train_batches`.
+          batches: those of the run, instead of images of classes.
 
         Raises:
           UserError: a step does not fit in memory (the message lists settings to change); or as for `loop.fit`.
@@ -171,7 +173,7 @@ class Training:
                 loss_fn,
                 params,
                 tx,
-                inputs.train_batches(config, self.train, beside),
+                inputs.train_batches(config, self.train, beside) if batches is None else batches,
                 workdir=self.workdir,
                 mesh=self.mesh,
                 total_steps=self.steps.total,

@@ -10,7 +10,7 @@ from jaxprune.commands.shared import inputs, reporting
 from jaxprune.commands.train_ranker import pictures
 from jaxprune.commands.train_ranker.settings import PRETRAIN, label_model
 from jaxprune.config import Config
-from jaxprune.evaluate.collectors.ranking import KEPT
+from jaxprune.evaluate.collectors.ranking import BASELINES, KEPT
 from jaxprune.nn.params import merge
 from jaxprune.open import Run, open_ranker
 from jaxprune.report import Report, Section
@@ -62,11 +62,17 @@ def _tiles(summary: dict[str, Any]) -> dict[str, Any]:
         "seconds": round(summary["seconds"]),
     }
     if "recall" in summary:
-        tiles["object patches found"] = (
-            f"{summary['recall']:.1%}",
-            f"among the best {KEPT:.0%} of the patches; random {KEPT:.0%}",
-        )
+        tiles["object patches found"] = recall_tile(summary)
     return tiles
+
+
+def recall_tile(summary: dict[str, Any]) -> tuple[str, str]:
+    """Returns the value and the remark of a tile: the share of object patches found, beside what learns nothing."""
+    beside = [f"{name} {summary[f'recall_{name}']:.1%}" for name in BASELINES if f"recall_{name}" in summary]
+    return f"{summary['recall']:.1%}", (
+        f"by the ranker, in its first {KEPT:.0%} of the patches; {', '.join([*beside, f'random {KEPT:.0%}'])}. It was "
+        "trained without labels"
+    )
 
 
 def _pictures(section: Section, config: Config, workdir: Path, examples: Any) -> None:

@@ -23,7 +23,7 @@ class TunedRow:
     risk: Interval | str = column("risk", format=".3g")
     limit: float | str = column("risk at most", format=".3g")
     tested: str = column("tested")
-    images_per_second: float = column("images/s", format=".3g", best="max")
+    images_per_second: float = column("images/s", format=".3g")
     gflops: float = column("GFLOPs", format=".3g")
     megabytes: float = column("MiB", format=".3g")
     predicted: float | str = column("predicted", "ms", format=".3g")
@@ -86,7 +86,10 @@ def describe(section: Section, tuned: Tuned) -> None:
     """Adds the results to a section of a report."""
     bound, (estimating, testing) = tuned.bound, tuned.images
     section.note(tuned.why, kind="info" if tuned.plan else "warning")
-    if tuned.plan:
+    if tuned.healed:
+        section.text("The healed network holds its plan; every command opens it with:")
+        section.command(f"--config.run={tuned.healed}")
+    elif tuned.plan:
         section.text(
             "The plan, as text for `jaxprune.reduction.Plan.from_text`; `--config.plan` and `--config.plans` also take "
             "the file that holds it, `plan.txt`:"

@@ -7,7 +7,7 @@ from jaxprune.data.annotations.base import AnnotatedFiles, Annotations, Regions,
 from jaxprune.data.annotations.files import existing_directory, reading
 from jaxprune.data.annotations.shapes import box, segmentation
 from jaxprune.errors import UserError, shortened, unknown
-from jaxprune.files import read_bytes
+from jaxprune.files import as_path, read_bytes
 
 
 def open_coco(path: str, *, annotations: str, kind: str = "boxes") -> Annotations:
@@ -27,7 +27,9 @@ def open_coco(path: str, *, annotations: str, kind: str = "boxes") -> Annotation
     try:
         content = json.loads(read_bytes(Path(annotations).expanduser()))
         names = {entry["id"]: entry["name"] for entry in content["categories"]}
-        pictures = [(entry["id"], str(root / entry["file_name"])) for entry in content["images"]]
+        if unnamed := [name for name in names.values() if not isinstance(name, str)]:
+            raise TypeError(f"a category is named {unnamed[0]!r}")
+        pictures = [(entry["id"], str(as_path(root / entry["file_name"]))) for entry in content["images"]]
         entries: dict[int, list[dict]] = {number: [] for number, _ in pictures}
         for entry in content["annotations"]:
             entries.setdefault(entry["image_id"], []).append(entry)

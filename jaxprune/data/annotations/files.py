@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxprune.data.folder import image_files
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 
 
 def existing_directory(path: str) -> Path:
@@ -80,4 +80,5 @@ def reading(file: Path | str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # parsers and decoders raise many kinds of exceptions on damaged files
-        raise UserError(f"The annotation {file} cannot be read: {error or type(error).__name__}.") from error
+        why = shortened(str(error) or type(error).__name__)
+        raise UserError(f"The annotation {file} cannot be read: {why}.") from error

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 
 
 def box(corners: Any, shape: tuple[int, int], *, relative: bool = False) -> np.ndarray:
@@ -69,8 +69,8 @@ def segmentation(value: Any, shape: tuple[int, int]) -> np.ndarray:
             raise UserError("Compressed run lengths of COCO cannot be read: use kind='boxes', or uncompressed ones.")
         if tuple(value["size"]) != tuple(shape) or sum(value["counts"]) != shape[0] * shape[1]:
             raise UserError(
-                f"Run lengths of {sum(value['counts'])} pixels, of a picture of {value['size']}, do not fit one of "
-                f"{list(shape)}: they belong to another picture."
+                f"Run lengths of {quoted(sum(value['counts']))} pixels, of a picture of {quoted(value['size'])}, do "
+                f"not fit one of {list(shape)}: they belong to another picture."
             )
         runs = np.repeat(np.arange(len(value["counts"])) % 2 == 1, value["counts"])
         return runs.reshape(value["size"], order="F")

@@ -49,14 +49,7 @@ def to_rgb(hsv: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h w 3"]:
     saturation, value = saturation * np.float32(1 / 255), value * np.float32(1 / 255)
     sector = np.floor(hue)
     part, sector = hue - sector, sector.astype(np.int64) % 6
-    levels = np.stack(
-        [
-            value,
-            value * (1 - saturation),
-            value * (1 - saturation * part),
-            value * (1 - saturation + saturation * part),
-        ],
-        axis=-1,
-    )
+    falling, rising = value * (1 - saturation * part), value * (1 - saturation + saturation * part)
+    levels = np.stack([value, value * (1 - saturation), falling, rising], axis=-1)
     rgb = np.take_along_axis(levels, _SECTORS[sector], axis=-1)
     return np.clip(rgb * np.float32(255), 0, 255).astype(np.uint8)  # truncated, not rounded

@@ -1,4 +1,4 @@
-"""The Segmenter protocol: a host, its maps at several depths, and heads that classify every pixel."""
+"""What reads the maps of a host at several depths, and the Segmenter protocol: heads that classify every pixel."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -28,21 +28,23 @@ class SegmentationLoss(NamedTuple):
     accuracy: dict[str, Float[Array, ""]]
 
 
-class Segmenter(AroundHost):
-    """Base class of networks that classify every pixel of an image.
+class DenseNetwork(AroundHost):
+    """Base class of networks that read the maps of a host: its maps, names and excluded arguments.
 
-    A subclass defines `decode`. The host gives maps that are dense, whatever plan it follows: `reduction.apply` reduces
-    it, and the head stays as it is.
+    The host gives maps that are dense, whatever plan it follows: `reduction.apply` reduces it, and what reads them
+    stays as it is.
 
     Args:
       encoder: any host with maps.
-      num_classes: classes of pixels.
-      indices: which of the host's intermediates the head reads.
+      num_classes: classes of pixels or objects.
+      indices: which of the host's intermediates are read.
 
     Attributes:
-      final_norm: whether the head reads the last map after the host's final norm; the host has none otherwise.
+      final_norm: whether the last map is read after the host's final norm; the host has none otherwise.
       published_rules: names and layouts of everything besides the host.
+      published_encoder: prefix of the host's tensors in published files.
       beside_encoder: prefixes of parts that published files have within the host.
+      excludes: arguments of the host that are none of the network's.
     """
 
     final_norm: ClassVar[bool] = False
@@ -75,11 +77,25 @@ class Segmenter(AroundHost):
             key=key,
         )
 
+
+class Segmenter(DenseNetwork):
+    """Base class of networks that classify every pixel of an image; a subclass defines `decode`."""
+
     def decode(
         self, maps: Sequence[Float[Array, "b _ _ _"]], *, train: bool = False, key: PRNGKeyArray | None = None
     ) -> dict[str, Float[Array, "b _ _ k"]]:
         """The logits of each head at its own size, the main one first; auxiliary heads in training only."""
         raise NotImplementedError
+
+    def head_logits(
+        self, maps: Sequence[Float[Array, "b _ _ _"]], *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> Any:
+        """What `loss_of` reads, from maps of the encoder: the logits of `decode`."""
+        return self.decode(maps, train=train, key=key)
+
+    def of_maps(self, maps: Sequence[Float[Array, "b _ _ _"]], shape: tuple[int, int]) -> Float[Array, "b h w k"]:
+        """The logits of every pixel of images of a size, from maps of the encoder."""
+        return resize(next(iter(self.decode(maps).values())), shape, "bilinear")
 
     def weight(self, name: str) -> float:
         """The weight of a head's loss."""

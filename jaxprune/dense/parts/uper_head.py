@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxprune.dense.parts.conv_module import ConvModule
 from jaxprune.dense.parts.pixel_classifier import PixelClassifier
 from jaxprune.ops.resize import resize
+from jaxprune.ops.tracing import RESAMPLING
 
 POOL_SCALES = (1, 2, 3, 6)
 
@@ -77,6 +79,7 @@ def _resized(x: Array, like: Array) -> Array:
     return resize(x, (like.shape[1], like.shape[2]), "bilinear")
 
 
+@jax.named_scope(RESAMPLING)
 def adaptive_average(x: Float[Array, "b h w c"], side: int) -> Float[Array, "b s s c"]:
     """Averages windows of a map so that `side` × `side` of them are left.
 

@@ -19,8 +19,8 @@ DRAWN = 8
 class Scores:
     """The accuracy of a network, and the share of images with the dense network's prediction."""
 
-    accuracy: Interval = column("accuracy", format=".3g", best="max", ends=("low", "high"))
-    agreement: float = column("agreement", format=".3g")
+    accuracy: Interval = column("accuracy", format=".1%", best="max", ends=("low", "high"))
+    agreement: float = column("agreement", format=".1%")
 
 
 class Agreement:

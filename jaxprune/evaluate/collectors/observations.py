@@ -16,8 +16,8 @@ from jaxprune.evaluate import Batch, Forward
 from jaxprune.evaluate.forwards import pixels
 from jaxprune.evaluate.members import Member
 from jaxprune.evaluate.reduction_patterns import Patterns
-from jaxprune.evaluate.stored_arrays import warn_of_damage
-from jaxprune.evaluate.stored_rows import LOCAL_HEADER, StoredRows, stored_rows
+from jaxprune.evaluate.stored_arrays import require_whole, warn_of_damage
+from jaxprune.evaluate.stored_rows import StoredRows, stored_rows
 from jaxprune.files import open_regular, write_atomically
 
 # A merged row of these represents all its patches equally; which one `kept` lists only depends on its place.
@@ -108,8 +108,7 @@ def is_there(path: Path, key: Mapping[str, Any]) -> bool:
         with open_regular(path) as opened, np.load(opened) as file:
             if str(file[KEY]) != _text(key):
                 return False
-            if file.zip is None or not _is_gapless(file.zip):
-                raise zipfile.BadZipFile("its directory does not list all that it holds")
+            require_whole(file.zip, opened)
             if (member := file.zip.testzip()) is not None:
                 raise zipfile.BadZipFile(f"{member} has other content than was written")
             return True
@@ -119,16 +118,6 @@ def is_there(path: Path, key: Mapping[str, Any]) -> bool:
     except Exception as error:
         warn_of_damage(path, error)
         return False
-
-
-def _is_gapless(archive: zipfile.ZipFile) -> bool:
-    """Whether the members that an archive lists follow on one another from its start, as `write` leaves them."""
-    end = 0
-    for member in archive.infolist():
-        if member.header_offset != end:
-            return False
-        end += LOCAL_HEADER + len(member.orig_filename) + member.compress_size
-    return end == archive.start_dir
 
 
 class Observed:

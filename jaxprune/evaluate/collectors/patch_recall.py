@@ -10,7 +10,7 @@ from jaxprune.data.annotations import UNSEEN, Annotations
 from jaxprune.data.crop_resize import prepare
 from jaxprune.errors import UserError, unknown
 from jaxprune.evaluate import Batch
-from jaxprune.measures.intervals import Spread
+from jaxprune.measures.intervals import Interval, Spread, Z
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.report.table import Table, column
 from jaxprune.train import interrupt
@@ -153,13 +153,20 @@ class RecallRow:
     group: str = column("class", header="classes")
     scorer: str = column("scorer")
     keep_rate: float = column("keep rate")
-    micro: float = column("micro", format=".1%", best="max", header="recall of all patches")
-    macro: Spread = column("macro", format=".1%", best="max", header="recall, mean of images", ends=("error",))
-    precision: float = column("precision", format=".1%", best="max")
+    micro: float = column("micro", format=".1%", header="recall of all patches")
+    macro: Spread = column("macro", format=".1%", header="recall, mean of images", ends=("error",))
+    precision: float = column("precision", format=".1%")
     chance: float = column("chance")
     chance_precision: float = column("chance precision", format=".1%", header="precision at random")
     images: int = column("images")
     patches: int = column("patches")
+
+    @property
+    def interval(self) -> Interval:
+        """The mean recall over images, with its 95 % interval (normal)."""
+        mean, error = self.macro.mean, Z * self.macro.std
+        low, high = np.clip([mean - error, mean + error], 0, 1)
+        return Interval(mean, float(low), float(high))
 
 
 def recall_table(

@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 
 from jaxprune.evaluate import Batch, Collector, run_over
 from jaxprune.evaluate.collectors.agreement import Agreement, Disagreement, Disagreements, Scores
+from jaxprune.evaluate.collectors.image_count import ImageCount
 from jaxprune.evaluate.collectors.kept import KeptCollector, KeptPatches
 from jaxprune.evaluate.collectors.token_counts import CountCells, TokenCountCollector, TokenCounts
 from jaxprune.evaluate.contestants import Contestant
@@ -40,12 +41,14 @@ class Comparison(NamedTuple):
       kept: by plan, the patches of some images that are left after each step.
       disagreements: images for which the predictions of a plan and the dense network differ.
       token_counts: by plan whose counts are bounds (ATS), the tokens in use.
+      images: number of them.
     """
 
     scores: dict[str, Scores]
     kept: dict[str, KeptPatches]
     disagreements: list[Disagreement]
     token_counts: dict[str, TokenCounts]
+    images: int
 
     def result(self, name: str) -> PlanResult:
         """Returns the result of a contestant."""
@@ -84,6 +87,6 @@ def compare(
     forwards = {name: under_plan(contestant, classes) for name, contestant in contestants.items()}
     models = {name: contestant.model for name, contestant in contestants.items()}
     grids = {name: model.step_grids(model.preprocessing.img_size) for name, model in models.items()}
-    collectors = (Agreement(), KeptCollector(grids), Disagreements(), TokenCountCollector(models))
-    scores, kept, disagreements, counts, *results = run_over(batches, forwards, (*collectors, *also), mesh, desc=desc)
-    return (Comparison(scores, kept, disagreements, counts), *results)
+    collectors = (Agreement(), KeptCollector(grids), Disagreements(), TokenCountCollector(models), ImageCount(), *also)
+    scores, kept, disagreements, counts, images, *results = run_over(batches, forwards, collectors, mesh, desc=desc)
+    return (Comparison(scores, kept, disagreements, counts, images), *results)

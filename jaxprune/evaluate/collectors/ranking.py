@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxprune import metrics
+from jaxprune import metrics, scoring
 from jaxprune.evaluate import Forward
 from jaxprune.evaluate.collectors.reconstruction import held_out_key
 from jaxprune.nn.images import normalize
@@ -16,6 +16,7 @@ from jaxprune.preprocessing import Preprocessing
 from jaxprune.ranking import pseudo_labels
 
 KEPT = 0.3  # keep rate of the recall of object masks
+BASELINES = ("centre", "norm")  # scorers that learn nothing
 
 
 def quality(
@@ -29,6 +30,8 @@ def quality(
     **labels: Any,
 ) -> Forward:
     """Returns the forward function of a ranker's `loss`, `tau` and, if batches have masks, `recall`, for each image.
+
+    Beside `recall` is that of each of `BASELINES`, as `recall_centre` and so on.
 
     `tau` is over the visible patches as in training, `tau_whole_image` over the same patches with the ranker on the
     whole image.
@@ -58,7 +61,10 @@ def quality(
             "tau_whole_image": metrics.kendall_tau(of_visible(image_scores), relevance),
         }
         if "mask" in batch:
-            results["recall"] = object_recall(image_scores, batch["mask"], network.patch_size)
+            recall = lambda scores: object_recall(scores, batch["mask"], network.patch_size)
+            results["recall"] = recall(image_scores)
+            for name in BASELINES:
+                results[f"recall_{name}"] = recall(scoring.create(name, grid=network.grid)(images))
         return results
 
     return Forward(call, arrays)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from jaxprune.data.corruptions import KINDS, Corruption
 from jaxprune.evaluate import Batch, run_over
 from jaxprune.evaluate.collectors.agreement import Agreement, Scores
+from jaxprune.evaluate.collectors.image_count import ImageCount
 from jaxprune.evaluate.contestants import Contestant
 from jaxprune.evaluate.forwards import under_plan
 from jaxprune.measures.intervals import Interval
@@ -63,7 +64,7 @@ class RobustnessRow:
     plan: str = column("plan")
     accuracy: Interval = column("accuracy", format=".3g", ends=("low", "high"))
     by_kind: Mapping[str, float] = column(format=".3g")
-    corrupted: float = column("corrupted", format=".3g", best="max")
+    corrupted: float = column("corrupted", format=".3g")
     mce: float | None = column("mCE", format=".3g", default=None)
 
 
@@ -94,7 +95,7 @@ def measure(
       severities: 1 to 5.
     """
     forwards = {name: under_plan(contestant) for name, contestant in contestants.items()}
-    clean, images = run_over(batches(None), forwards, (Agreement(), _Count()), mesh, desc="as they are")
+    clean, images = run_over(batches(None), forwards, (Agreement(), ImageCount()), mesh, desc="as they are")
     corrupted: dict[str, dict[tuple[str, int], Scores]] = {name: {} for name in contestants}
     for name in corruptions:
         for severity in severities:
@@ -146,18 +147,3 @@ def by_corruption(robustness: Robustness) -> Table[CorruptionRow]:
         )
         for key in next(iter(robustness.corrupted.values()))
     )
-
-
-class _Count:
-    """Counts the images of a pass."""
-
-    def __init__(self) -> None:
-        self._images = 0
-
-    def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
-        """See `Collector`."""
-        self._images += len(batch["label"])
-
-    def result(self) -> int:
-        """Returns their number."""
-        return self._images

@@ -14,6 +14,8 @@ from jaxprune.mim.parts.masker import Masker, Masks, check_retained, choose_reta
 from jaxprune.ops.sampling import checked_first, num_thrown
 from jaxprune.ops.tracing import on_host
 
+_MASK_PATCH = 32  # side of a masked block in pixels, as published
+
 
 @dataclasses.dataclass(frozen=True)
 class BlockMasker(Masker):
@@ -186,3 +188,20 @@ def _count(name: str, cells: Shaped[Array | np.ndarray, "b ..."] | None, usual: 
             "number must be the same. Use reconstruction='full', or masks of equal size."
         )
     return int(counts[0])
+
+
+def default_mask_patch(img_size: tuple[int, int], patch_size: tuple[int, int], mask_ratio: float) -> tuple[int, int]:
+    """The default (height, width) of a masked block in pixels: the largest square up to SimMIM's 32×32 that fits.
+
+    Blocks are whole patches, the image is whole blocks, and the mask ratio, rounded up, leaves one of them visible. If
+    there is no such square, a block is one patch.
+
+    >>> default_mask_patch((192, 192), (4, 4), 0.6), default_mask_patch((32, 32), (4, 4), 0.6)
+    ((32, 32), (16, 16))
+    """
+    for side in range(_MASK_PATCH, 0, -1):
+        blocks = math.prod(pixels // side for pixels in img_size)
+        divides = not any(side % pixels for pixels in patch_size) and not any(pixels % side for pixels in img_size)
+        if divides and math.ceil(blocks * mask_ratio) < blocks:
+            return side, side
+    return patch_size

@@ -14,6 +14,7 @@ from jaxprune.nn import Block
 from jaxprune.nn.block import run_block
 from jaxprune.nn.block_cost import block_flops, block_tokens, linear_flops
 from jaxprune.nn.linear import xavier_uniform
+from jaxprune.nn.tensor_rules import Rule, depthwise, depthwise_back, linear, linear_back, within
 from jaxprune.ops.patches import gather_tokens
 
 
@@ -95,3 +96,16 @@ class BranchedDecoder(Decoder):
             predict=sum(branch.predict for branch in branches)
             + linear_flops(self.attention.pred, 0 if as_published and self.attention.aggregate is None else 1),
         )
+
+
+def branch_rules(published: str, prefix: str, head: str) -> tuple[Rule, ...]:
+    """Returns the published names of a branch: of its rebuilding, its mask token, and its `head`."""
+    return (
+        Rule(f"{published}agg.weight", f"{prefix}aggregate.kernel", depthwise, depthwise_back),
+        Rule(f"{published}agg.conv_dw.weight", f"{prefix}aggregate.conv_dw.kernel", depthwise, depthwise_back),
+        *within(f"{published}agg.", f"{prefix}aggregate."),
+        Rule(f"{published}mask_token", f"{prefix}mask_token"),
+        Rule(f"{published}{head}.weight", f"{prefix}pred.kernel", linear, linear_back),
+        Rule(f"{published}{head}.bias", f"{prefix}pred.bias"),
+        *within(f"{published}decoder_", prefix),
+    )

@@ -20,8 +20,9 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.mim.parts.window_grouping import Groups, group_tokens, locate, most_groups, pack_tokens, window_ids
-from jaxprune.models.swin import SwinBlock, SwinTransformer
+from jaxprune.models.swin import SwinTransformer
 from jaxprune.nn.attention import Heads, attend, key_mask_bias, merge_heads
+from jaxprune.nn.swin_block import SwinBlock
 from jaxprune.nn.windows import Windows
 
 _HIDDEN = float(np.finfo(np.float32).min)

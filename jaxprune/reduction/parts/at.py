@@ -144,8 +144,8 @@ def check_options(cls: type[Reducer], options: Iterable[str], common: Iterable[s
         if option not in parameters:
             names = [*common, *sorted(parameters)]
             raise UserError(
-                f"{shown_name(cls)} has no option {option!r}.{errors.nearest(option, names)} Its plans take "
-                f"{', '.join(names)}."
+                f"{shown_name(cls)} has no option {errors.quoted(option)}.{errors.nearest(option, names)} Its plans "
+                f"take {', '.join(names)}."
             )
 
 

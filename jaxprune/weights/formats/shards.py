@@ -3,10 +3,12 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from jaxprune.errors import UserError, shortened
+from jaxprune.errors import UserError, quoted, shortened
+from jaxprune.files import as_path, read_text
 
 Tensors = dict[str, np.ndarray]
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -51,23 +53,32 @@ def read_directory(path: Path, read_file: Callable[[Path], Tensors]) -> Tensors:
 
 def _by_index(index: Path, read_file: Callable[[Path], Tensors]) -> Tensors:
     try:
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        places = json.loads(read_text(index))["weight_map"]
         files = sorted(set(places.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{index} cannot be read ({shortened(repr(error))}): fetch it again.") from error
-    outside = [name for name in files if not isinstance(name, str) or Path(name).name != name]
-    if outside:
-        raise UserError(f"{index} lists {outside[0]!r}, which is not a file beside it: fetch it again.")
+    for name in files:
+        if not _is_beside(name):
+            raise UserError(f"{index} lists {quoted(name)}, which is not a file beside it: fetch it again.")
     missing = [name for name in files if not (index.parent / name).is_file()]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
-        raise UserError(f"{index} lists {', '.join(missing[:4])}, which {verb} missing: fetch all shards.")
+        raise UserError(f"{index} lists {shortened(', '.join(missing[:4]))}, which {verb} missing: fetch all shards.")
     tensors: Tensors = {}
     for name in files:
         tensors.update(read_file(index.parent / name))
     lost = sorted(set(places) - set(tensors))
     if lost:
         raise UserError(
-            f"{index} lists {len(lost)} tensors that its files do not contain ({lost[0]}, …): fetch them again."
+            f"{index} lists {len(lost)} tensors that its files do not contain ({shortened(lost[0])}, …): fetch them "
+            "again."
         )
     return {name: tensors[name] for name in places}
+
+
+def _is_beside(name: Any) -> bool:
+    """Whether a name in an index is that of a file in the same directory."""
+    try:
+        return isinstance(name, str) and as_path(name).name == name
+    except UserError:
+        return False

@@ -43,6 +43,7 @@ def test_they_are_columns_of_a_batch_whatever_the_threads(in_memory):
         np.testing.assert_array_equal(first[name], second[name])
 
 
+@pytest.mark.slow
 def test_pretraining_takes_them(tmp_path):
     config = main.load_config(f"{CONFIGS}/mim/imagenet.py:smoke")
     config.masks_on_host = True

@@ -13,11 +13,10 @@ from support import quick_compile, quickly, slow_but
 
 from jaxprune import flops, models, reduction
 from jaxprune.errors import UserError
-from jaxprune.models.hierarchical import on_map
-from jaxprune.models.swin import SwinBlock
 from jaxprune.nn.cells import Cells
 from jaxprune.nn.params import merge, split
-from jaxprune.nn.tokens import Attended
+from jaxprune.nn.swin_block import SwinBlock
+from jaxprune.nn.tokens import Attended, on_map
 from jaxprune.nn.windows import Windows
 from jaxprune.reduction import At, Plan, Step
 from jaxprune.reduction.tome import ToMe
@@ -254,7 +253,7 @@ def test_a_step_of_another_method_finds_the_map_whole():
     assert [kept.shape[1] for kept in aux.kept] == [44, 32, 32] and [each.shape[1] for each in aux.assign] == [64] * 3
 
 
-@pytest.mark.parametrize("make", [swin, odd])
+@pytest.mark.parametrize("make", [swin, pytest.param(odd, marks=pytest.mark.slow)])
 def test_rounds_leave_fewer_than_half_of_every_window(make):
     model = make(depths=(2,), num_heads=(1,))
     fast = reduction.apply(model, Plan("tome", 0.3, (0,), rounds=3, merge="mlerp"))

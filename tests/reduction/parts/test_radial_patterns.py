@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from published_models import CLOSE, block, cases, check_logits, config_of, run, stage
-from support import golden, golden_names, in_names, quick_compile, weights
+from support import golden, golden_names, in_names, quick_compile, slow_but, weights
 
 from jaxprune import models, reduction
 from jaxprune.errors import UserError
@@ -35,7 +35,7 @@ def splits(file):
     return any(split(exact, np.isin(np.arange(exact.size), ids)) for ids in kept)
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("norm", slow_but(["l2"], NORMS))
 @pytest.mark.parametrize("name", cases("l2"))
 def test_model(name, norm):
     reference = splits(golden(f"token_reduction/model_{name}_{norm}"))

@@ -66,7 +66,8 @@ def describe(
     if tables.methods:
         patterns.methods(section.section("Methods beside each other"), tables.methods, several_networks)
     if tables.radial:
-        patterns.radial(section.section("Beside fixed radial patterns"), tables.radial, differing(observations))
+        part = section.section("Beside fixed radial patterns")
+        patterns.radial(part, tables.radial, differing(observations), several_networks)
     if tables.networks:
         patterns.networks(section.section("One plan in several networks"), tables.networks)
     if plans := gallery.drawn(observations):

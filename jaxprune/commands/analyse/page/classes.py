@@ -90,7 +90,7 @@ def confusions(section: Section, rows: Rows, observations: Sequence[Observed]) -
         section,
         changes,
         f"Up to {most} confusions of each plan that grew most and that shrank most: images of `class` for which "
-        f"`predicted` is the prediction. {top['plan']} changes one confusion most: {top['class']} is predicted as "
+        f"`predicted` is the prediction. Under {top['plan']}, for example, {top['class']} is predicted as "
         f"{top['predicted']} {top['with plan']} instead of {top['dense']} times, of {top['images']} images. "
         f"{'' if len(names) == len(plans) else 'Plans of one keep rate are shown. '}"
         "More of each plan are in `confusions.csv`.",
@@ -118,9 +118,8 @@ def patterns(section: Section, rows: Rows, observations: Sequence[Observed]) -> 
             extremes.append(row)
     finding = ""
     if chance := [row for row in extremes if "η²" in row]:
-        most = max(chance, key=lambda row: row["η²"] - row["η² by chance"])
-        finding = f" Most dependent on the class is {most['measure']} of {most['plan']}: η² is {most['η²']:.2f}, and "
-        finding += f"{most['η² by chance']:.2f} by chance."
+        above = [row["η²"] - row["η² by chance"] for row in chance]
+        finding = f" η² is {min(above):+.2f} to {max(above):+.2f} above its value by chance."
     several = len(by_plan) > len({(row["network"], row["plan"]) for row in extremes})
     add_table(
         section,

@@ -1,11 +1,15 @@
 """Accuracy against cost."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
-from jaxprune.commands.analyse.page.parts import Analysis, Rows, add_table, as_series, plan_name
+from jaxprune.commands.analyse.page.parts import Analysis, Rows, add_table, as_series, grouped, plan_name
 from jaxprune.commands.analyse.tables.outcomes import Answers, name_of
+from jaxprune.measures.intervals import Interval
+from jaxprune.measures.leaders import leaders
 from jaxprune.reduction import DENSE
-from jaxprune.report import Section, plots, spread
+from jaxprune.report import Section, findings, plots, spread
 
 # With more points than this, their names overlap: then methods are named instead of plans.
 _LABELLED = 12
@@ -33,10 +37,10 @@ def describe(section: Section, rows: Rows, analysis: Analysis) -> None:
             options["reference"] = {"chance": 1 / len(analysis.class_names)}
         plot = plots.scatter_plot(points, "GFLOPs", value, **options)
         joined = " Thin lines join the plans of a method." if crowded else ""
-        section.figure(plot, f"{_best(rows, value)}{plots.front_note(plot)}{joined}{plots.cut_note(plot)}")
+        section.figure(plot, f"{_finding(rows, value)}{plots.front_note(plot)}{joined}{plots.cut_note(plot)}")
     caption = (
         f"n = {rows[0]['images']} images. `rows`: rows after each step as a share of the patches, mean over images; "
-        "`cosine`: mean cosine of pooled features with the dense network's."
+        "`cosine`: mean cosine of pooled features with the dense network's, and its 95 % interval (normal) over images."
     )
     if isinstance(answers, Answers):
         caption += (
@@ -52,17 +56,29 @@ def describe(section: Section, rows: Rows, analysis: Analysis) -> None:
     add_table(section, spread.as_ranges(rows), caption, ".3g", highlight={value: "max"} if points else None)
 
 
-def _best(rows: Rows, value: str) -> str:
-    plan_rows = [row for row in rows if row["plan"] != DENSE and value in row]
-    if not plan_rows:
-        return f"{value.capitalize()} against cost."
-    best = max(plan_rows, key=lambda row: row[value])
-    # Compared within its network.
-    dense = next(row for row in rows if row["plan"] == DENSE and row["network"] == best["network"])
-    plan_rows = [row for row in plan_rows if row["network"] == best["network"]]
-    show = (lambda row: f"{row[value]:.1%}") if value in ("accuracy", "mAP") else (lambda row: f"{row[value]:.3f}")
-    chance = [row for row in plan_rows if row["plan"].startswith("random") and row is not best]
-    beside = f"; {chance[0]['plan']} has {show(chance[0])} with {chance[0]['GFLOPs']:.3g}" if chance else ""
-    against = "" if value == "cosine" else f", the dense network {show(dense)} with {dense['GFLOPs']:.3g}"
-    highest = f"{best['plan']} has the highest {value} of the plans: {show(best)} with {best['GFLOPs']:.3g} GFLOPs"
-    return f"{highest}{against}{beside}."
+def _finding(rows: Rows, value: str) -> str:
+    """Says of each network which plan has the highest value, if one stands out, beside Random and the dense network."""
+    sentences = []
+    for (network,), of_network in grouped(rows, ("network",)).items():
+        measured = {row["plan"]: row for row in of_network if value in row}
+        plans = {name: interval(row, value) for name, row in measured.items() if name != DENSE}
+        if not plans:
+            continue
+        spec = ".3f" if value == "cosine" else ".1%"
+        show = lambda name, row, spec=spec: f"{name} has {row[value]:{spec}} with {row['GFLOPs']:.3g}"
+        level = leaders(plans)
+        cheapest = min(level, key=lambda name: measured[name]["GFLOPs"])
+        among = f"; the cheapest of them is {cheapest}" if len(level) > 1 else ""
+        beside = [name for name in plans if name.startswith("random") and name != cheapest][:1]
+        beside += [] if value == "cosine" else [DENSE] * (DENSE in measured)
+        against = "".join(f"; {show(name, measured[name])}" for name in beside)
+        of = "plans" if len({row["network"] for row in rows}) == 1 else f"plans of {network}"
+        sentence = findings.finding(plans, value, of=of, spec=spec)
+        sentences.append(f"{sentence}{among}, with {measured[cheapest]['GFLOPs']:.3g} GFLOPs{against}.")
+    return " ".join(sentences) or f"{value.capitalize()} against cost."
+
+
+def interval(row: Mapping[str, Any], value: str) -> Interval:
+    """Returns a value of a row with its interval; `low` and `high` are of the accuracy."""
+    ends = ("low", "high") if value == "accuracy" else (f"{value} low", f"{value} high")
+    return Interval(row[value], *(row.get(end, math.nan) for end in ends))

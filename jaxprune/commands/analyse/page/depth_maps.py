@@ -25,9 +25,8 @@ def describe(section: Section, maps: Mapping[tuple[str, str], np.ndarray], rows:
     spans = {name: float(np.ptp(maps[member])) for name, member in zip(named, maps, strict=True) if member in varying}
     finding, note = "", "" if total == len(maps) else "Those of one keep rate are shown. "
     if spans:
-        widest, flattest = (choose(spans, key=lambda name: spans[name]) for choose in (max, min))
-        finding = f"{widest} prefers some positions most, by {spans[widest]:.1f} blocks"
-        finding += f", {flattest} least, by {spans[flattest]:.1f}. " if len(spans) > 1 else ". "
+        low, high = (f"{choose(spans.values()):.1f}" for choose in (min, max))
+        finding = f"Positions differ by {low}{f' to {high}' if high != low else ''} blocks. "
     section.figure(
         plots.map_grid(named, "blocks", (0, depth)),
         f"Blocks that the patch at each position passes, on average over {len(observations[0]['index'])} images, of "
@@ -54,10 +53,9 @@ def across_data_sets(section: Section, rows: Rows, about: Mapping[str, str]) -> 
     finite = [row for row in rows if np.isfinite(row["Spearman"])]
     finding = ""
     if finite:
-        high, low = (choose(finite, key=lambda row: row["Spearman"]) for choose in (max, min))
-        mean = np.mean([row["Spearman"] for row in finite])
-        finding = f"Spearman's correlation is {mean:.2f} on average, from {low['Spearman']:.2f} ({low['plan']}) to "
-        finding += f"{high['Spearman']:.2f} ({high['plan']}). "
+        values = [row["Spearman"] for row in finite]
+        finding = f"Spearman's correlation is {np.mean(values):.2f} on average, from {min(values):.2f} to "
+        finding += f"{max(values):.2f}. "
     add_table(
         section,
         rows,

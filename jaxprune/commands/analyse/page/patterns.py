@@ -1,11 +1,15 @@
 """Patterns of kept and merged patches: across keep rates, methods and networks, and against radial patterns."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from jaxprune.commands.analyse.page.parts import DEVIATION, Rows, add_table, grouped, line, plan_name, with_deviations
+from jaxprune.measures.intervals import Interval, mean_interval
 from jaxprune.measures.overlap import RESCALED, over_chance
 from jaxprune.reduction.parts.radial_patterns import NORMS
-from jaxprune.report import Section, plots
+from jaxprune.report import Section, findings, plots
 
 
 def rates(section: Section, rows: Rows, several_networks: bool) -> None:
@@ -87,14 +91,16 @@ def methods(section: Section, rows: Rows, several_networks: bool) -> None:
             for (first, second), row in pairs.items():
                 i, j = names.index(first), names.index(second)
                 values[i, j] = values[j, i] = row[metric]
-            best = max(pairs, key=lambda pair: pairs[pair][metric])
-            chance = f"; by chance it would be {pairs[best]['IoU chance']:.2f}" if metric == "IoU" else ""
+            alike = {f"{first} and {second}": _interval(row, metric) for (first, second), row in pairs.items()}
+            chances = sorted(row["IoU chance"] for row in pairs.values()) if metric == "IoU" else []
+            low, high = (f"{chance:.2f}" for chance in (chances[0], chances[-1])) if chances else ("", "")
+            chance = f"; by chance it would be {low}{f' to {high}' if high != low else ''}" if chances else ""
             where = f" in {network}" if several_networks else ""
+            sentence = findings.finding(alike, metric, of="pairs", spec=".2f")
             section.figure(
                 plots.matrix_plot(values, names),
-                f"{metric} {subject} after step {last}{where}: {best[0]} and {best[1]} are most similar, "
-                f"{pairs[best][metric]:.2f}{chance}. Means over {of_rate[0]['images']} images; rows are ordered by "
-                "hierarchical clustering.",
+                f"{metric} {subject} after step {last}{where}. {sentence}{chance}. Means over {of_rate[0]['images']} "
+                "images; rows are ordered by hierarchical clustering.",
             )
     caption = (
         f"Plans at one keep rate. `kept`: number of patches according to the plan. {DEVIATION}, n = "
@@ -103,23 +109,28 @@ def methods(section: Section, rows: Rows, several_networks: bool) -> None:
     add_table(section, with_deviations(rows), caption)
 
 
-def radial(section: Section, rows: Rows, differing: set[tuple[str, str]]) -> None:
+def radial(section: Section, rows: Rows, differing: set[tuple[str, str]], several_networks: bool) -> None:
     """Adds the overlap of plans with fixed radial patterns; the finding only considers those in `differing`."""
-    over = lambda row, norm: row[norm] - row[f"{norm} chance"]
-    choices = [(row, norm) for row in rows if (row["network"], row["plan"]) in differing for norm in NORMS]
-    finding = ""
-    if choices:
-        row, norm = max(choices, key=lambda choice: over(*choice))
-        finding = (
-            f" Furthest above chance is {row['plan']} at step {row['step']}: {row[norm]:.2f} with {norm}, against "
-            f"{row[f'{norm} chance']:.2f} by chance."
+    above = {
+        f"{plan_name(row['network'], row['plan'], several_networks)} at step {row['step']} with {norm}": _interval(
+            row, norm, row[f"{norm} chance"]
         )
+        for row in rows
+        if (row["network"], row["plan"]) in differing
+        for norm in NORMS
+    }
+    finding = f" {findings.finding(above, 'IoU above chance', spec='.2f')}." if above else ""
     add_table(
         section,
         with_deviations(rows),
         "IoU with the same number of patches nearest the centre of the image, by three norms; `chance`: of "
         f"randomly drawn patches.{finding} {DEVIATION}, n = {rows[0]['images']}.",
     )
+
+
+def _interval(row: Mapping[str, Any], metric: str, chance: float = 0.0) -> Interval:
+    """Returns a mean over images above chance, with its interval."""
+    return mean_interval(row[metric] - chance, row[f"{metric} std"], row["images"])
 
 
 def networks(section: Section, rows: Rows) -> None:
@@ -133,11 +144,10 @@ def networks(section: Section, rows: Rows) -> None:
             for (plan, first, second), steps in grouped(measurements, ("plan", "network", "other network")).items()
         }
         plot = plots.line_plot(lines, "step", metric, shares=True)
-        high, low = (choose(measurements, key=lambda row: row[metric]) for choose in (max, min))
+        values = [row[metric] for row in measurements]
         section.figure(
             plot,
-            f"{metric} of one plan in two networks: from {low[metric]:.2f} ({low['plan']}, step {low['step']}) to "
-            f"{high[metric]:.2f} ({high['plan']}, step {high['step']}). Means over {measurements[0]['images']} images."
-            f"{plots.cut_note(plot)}",
+            f"{metric} of one plan in two networks: from {min(values):.2f} to {max(values):.2f}. Means over "
+            f"{measurements[0]['images']} images.{plots.cut_note(plot)}",
         )
     add_table(section, with_deviations(rows), f"One plan in two networks. {DEVIATION}, n = {rows[0]['images']}.")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune.evaluate.collectors.observations import Observed
-from jaxprune.measures.intervals import paired_difference, wilson_interval
+from jaxprune.measures.intervals import normal_interval, paired_difference, wilson_interval
 from jaxprune.measures.knn import knn_classes_of_others
 from jaxprune.measures.several_labels import Rankings
 from jaxprune.reduction import DENSE
@@ -95,7 +95,9 @@ def plan_rows(
         if outcome is not None:
             row |= outcome.columns(name_of(observed), name_of(base))
         if "pooled" in observed and "pooled" in base:
-            row["cosine"] = mean_cosine(observed["pooled"], base["pooled"])
+            cosines = cosines_of(observed["pooled"], base["pooled"])
+            low, high = normal_interval(cosines)
+            row |= {"cosine": float(cosines.mean()), "cosine low": low, "cosine high": high}
         if member.layers:
             row["rows"] = ", ".join(f"{rate.mean:.3f}" for rate in observed.patterns.rates())
         rows.append({**row, "images": len(observed["index"])})
@@ -173,10 +175,10 @@ def by_image(outcome: Answers, names: Sequence[str], class_names: Sequence[str])
     return rows
 
 
-def mean_cosine(first: np.ndarray, second: np.ndarray) -> float:
-    """Returns the mean cosine between two sets of features of the same images."""
+def cosines_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Returns the cosine between two features of each image, (n,)."""
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    return float(((first * second).sum(1) / np.maximum(lengths, 1e-12)).mean())
+    return (first * second).sum(1) / np.maximum(lengths, 1e-12)
 
 
 def _confused(outcome: Answers, member: tuple[str, str], num_classes: int) -> dict[tuple[int, int], int]:
@@ -190,7 +192,7 @@ def _confused(outcome: Answers, member: tuple[str, str], num_classes: int) -> di
 def _accuracy(outcome: Answers, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:
     right, dense = outcome.right(member), outcome.right(base)
     low, high = wilson_interval(int(right.sum()), len(right))
-    change, least, most = paired_difference(right, dense)
+    change, least, most = (0.0, 0.0, 0.0) if member == base else paired_difference(right, dense)
     agreement = float((outcome.predictions[member] == outcome.predictions[base]).mean())
     return {
         "accuracy": float(right.mean()),

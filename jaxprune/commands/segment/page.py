@@ -1,0 +1,175 @@
+"""The report of `segment`: scores with intervals, classes, confusions, plans, and the images it does worst on."""
+
+import csv
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxprune.commands.shared import reporting
+from jaxprune.config import Config
+from jaxprune.data.maps.label_maps import LabelMaps
+from jaxprune.evaluate.collectors.segmentation import Outcome
+from jaxprune.measures.intervals import Interval
+from jaxprune.measures.segmentation import intervals, paired_intervals, scores
+from jaxprune.report import Section, plots
+from jaxprune.report.pictures.label_map import VOID, legend, overlay, palette
+from jaxprune.report.table import Table, column
+from jaxprune.train.writer import read_metrics
+
+MOST_CLASSES = 40  # of a drawn confusion matrix
+BOOTSTRAP = "95 % interval over images (bootstrap)"
+
+
+class Tested(NamedTuple):
+    """What a network made of a set, and its cost for one image that it reads, head included."""
+
+    outcome: Outcome
+    gflops: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassRow:
+    """A class of a table."""
+
+    name: str = column("class")
+    iou: Interval = column("IoU", format=".3g", ends=("low", "high"))
+    accuracy: float = column("accuracy", format=".3g")
+    share: float = column("share of pixels", format=".3g")
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkRow:
+    """A network of a comparison."""
+
+    plan: str = column("plan")
+    gflops: float = column("GFLOPs", format=".4g")
+    mean_iou: Interval = column("mIoU", format=".3g", ends=("low", "high"))
+    difference: Interval | None = column("difference", format="+.3g", ends=("low", "high"))
+    pixel_accuracy: Interval = column("aAcc", format=".3g", ends=("low", "high"))
+    agreement: float = column("agreement", format=".4g")
+
+
+def describe(
+    config: Config,
+    workdir: Path,
+    summary: Mapping[str, Any],
+    *sources: Any,
+    tests: Mapping[str, Tested],
+    rules: LabelMaps | None,
+    class_names: Sequence[str],
+) -> None:
+    """Adds the section on a run, and writes `classes.csv`, `confusion.csv` and, with plans, `plans.csv`.
+
+    Args:
+      summary: the summary of the run.
+      sources: data sources whose unreadable files are listed.
+      tests: by plan, the network as it is first.
+      rules: how maps are read; they may have the colours of the classes.
+      class_names: in the order of the classes.
+    """
+    first = next(iter(tests.values())).outcome
+    colours = rules.palette if rules is not None and rules.palette else palette(len(class_names))
+    trains = "steps" in summary
+    title = "Segmentation" if trains else "Test of a segmentation network"
+    with reporting.report_section(workdir, workdir.name, title, f"segment-{workdir.name}") as section:
+        _head(section, config, workdir, summary, trains)
+        if len(tests) > 1:
+            _plans(section, workdir, tests)
+        rows = _classes(first, class_names)
+        rows.write_csv(workdir / "classes.csv")
+        section.table(rows, caption=f"Classes: IoU with its {BOOTSTRAP}; share of the labelled pixels.")
+        _confusion(section, workdir, first, class_names)
+        _pictures(section, first, class_names, colours)
+        reporting.broken_files(section, *sources)
+
+
+def _head(section: Section, config: Config, workdir: Path, summary: Mapping[str, Any], trains: bool) -> None:
+    under = f", under {summary['plan']}" if summary["plan"] else ""
+    frozen = " A frozen encoder: only the head is trained." if trains and config.frozen else ""
+    windows = "windows that slide" if config.test.mode == "slide" else "whole images"
+    more = [f"scales {', '.join(f'{scale:g}' for scale in config.test.scales)}"] if len(config.test.scales) > 1 else []
+    more += ["mirrored images"] if config.test.flip else []
+    section.text(
+        f"On {summary['data']}{under}.{frozen} Tested on {summary['images']} images by {windows}"
+        f"{f', with {chr(32).join(more)}' if more else ''}. {summary['void_share']:.2%} of their pixels have no class "
+        "and do not count."
+    )
+    tiles = {}
+    for name, title in (("miou", "mIoU"), ("macc", "mAcc"), ("aacc", "aAcc")):
+        span = f"{summary[f'{name}_low']:.1%} to {summary[f'{name}_high']:.1%}"
+        tiles[title] = (f"{summary[name]:.1%}", f"{span}, {BOOTSTRAP}, {summary['images']} images")
+    if trains:
+        reporting.note_if_short(section, dict(summary))
+        tiles |= {"steps": summary["steps"], "seconds": round(summary["seconds"])}
+    section.metric_tiles(tiles)
+    if trains:
+        records = read_metrics(workdir)
+        reporting.curves(section, records, {"train/loss": "training"}, "loss")
+        reporting.curves(section, records, {"eval/miou": "held-out"}, "mIoU", shares=True)
+
+
+def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested]) -> None:
+    (_, dense), *_ = tests.items()
+    rows = []
+    for name, (outcome, gflops) in tests.items():
+        spans = intervals(outcome.areas)
+        difference = paired_intervals(outcome.areas, dense.outcome.areas) if rows else None
+        agreement = float(np.mean(outcome.agreement))
+        rows.append(NetworkRow(name, gflops, spans.mean_iou, difference, spans.pixel_accuracy, agreement))
+    table = Table(rows)
+    table.write_csv(workdir / "plans.csv")
+    section.table(
+        table,
+        caption=f"Each network, with the {BOOTSTRAP}; difference: of mIoU from the first row, on the same images; "
+        "agreement: mean share of pixels with the first row's class. GFLOPs of one image or window, head included.",
+    )
+    series = {row.plan: ([row.gflops], [row.mean_iou.value]) for row in rows}
+    plot = plots.scatter_plot(series, "GFLOPs", "mIoU", pareto=("min", "max"), shares=True)
+    section.figure(plot, f"mIoU against GFLOPs.{plots.front_note(plot)}{plots.cut_note(plot)}")
+
+
+def _classes(outcome: Outcome, class_names: Sequence[str]) -> Table[ClassRow]:
+    spans, whole = intervals(outcome.areas).iou, scores(outcome.confusion)
+    shares = outcome.confusion.sum(1) / max(outcome.confusion.sum(), 1)
+    return Table(
+        ClassRow(name, spans[k], float(whole.accuracy[k]), float(shares[k])) for k, name in enumerate(class_names)
+    )
+
+
+def _confusion(section: Section, workdir: Path, outcome: Outcome, class_names: Sequence[str]) -> None:
+    with (workdir / "confusion.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["label", *class_names])
+        writer.writerows([name, *row] for name, row in zip(class_names, outcome.confusion.tolist(), strict=True))
+    present = np.flatnonzero(outcome.confusion.sum(0) + outcome.confusion.sum(1))
+    if len(present) > MOST_CLASSES:
+        section.text(f"Confusions of the {len(present)} classes: `confusion.csv`, pixels by label and prediction.")
+        return
+    shares = outcome.confusion[np.ix_(present, present)]
+    shares = np.round(100 * shares / np.maximum(shares.sum(1, keepdims=True), 1)).astype(int)
+    names = [class_names[k] for k in present]
+    caption = "Per cent of the pixels of each label (row) by predicted class; pixels are in `confusion.csv`."
+    section.figure(plots.confusion_matrix(shares, names), caption=caption)
+
+
+def _pictures(
+    section: Section, outcome: Outcome, class_names: Sequence[str], colours: Sequence[tuple[int, int, int]]
+) -> None:
+    if not outcome.worst:
+        return
+    maps = [labels for picture in outcome.worst for labels in (picture.label_map, picture.prediction)]
+    drawn = sorted({int(k) for labels in maps for k in np.unique(labels)} - {VOID})
+    section.text("The images with the lowest mIoU of their own: the image, its labels, and the predictions.")
+    section.figure(legend([class_names[k] for k in drawn], [colours[k] for k in drawn]), caption="", alt="Legend")
+    pictures, captions = [], []
+    for picture in outcome.worst:
+        pictures += [
+            picture.image,
+            overlay(picture.image, picture.label_map, colours),
+            overlay(picture.image, picture.prediction, colours),
+        ]
+        captions += [f"image {picture.index}", "labels", f"predictions, mIoU {picture.score:.1%}"]
+    section.gallery(pictures, captions, columns=3)

@@ -1,0 +1,202 @@
+"""Trains a segmentation network and tests it; or tests a trained one, dense and under plans."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxprune import data as loader
+from jaxprune import processes
+from jaxprune.checkpoints.run import write_card
+from jaxprune.commands.segment import features, inputs, networks
+from jaxprune.commands.segment.page import Tested, describe
+from jaxprune.commands.segment.parameter_groups import grouped_optimizer
+from jaxprune.commands.segment.settings import preprocessing, test_time
+from jaxprune.commands.shared import inputs as shared_inputs
+from jaxprune.commands.shared.training import Length, Training, begin, interrupted
+from jaxprune.config import Config
+from jaxprune.data.augment_maps import augment_maps
+from jaxprune.evaluate.collectors.segmentation import Outcome
+from jaxprune.evaluate.segmentation.measure import measure
+from jaxprune.flops.segmenters import of_segmenter
+from jaxprune.measures.segmentation import intervals, scores
+from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
+from jaxprune.nn.params import Split, merge, split, variables
+from jaxprune.train.poly_schedule import warmup_poly
+from jaxprune.train.state import TrainState
+from jaxprune.train.step import LossFn
+from jaxprune.train.writer import Writer
+
+_ENCODER = "encoder."
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Trains a network or tests one; writes checkpoints, metrics, `confusion.csv` and a report to `workdir`."""
+    if config.segmenter:
+        return _test(config, workdir)
+    if summary := begin(config, workdir):
+        return summary
+    training = _training(config, workdir)
+    network = networks.new(config, training.train.num_classes)
+    parts = split(network)
+    frozen = {name: x for name, x in parts.params.items() if config.frozen and name.startswith(_ENCODER)}
+    params = {name: x for name, x in parts.params.items() if name not in frozen}
+    write_card(workdir, network, training.train.class_names, fixed=frozen or None)
+    running = _statistics(network, frozen=config.frozen)
+
+    def outcome(state: TrainState, pictures: int = 0) -> Outcome:
+        arrays = {**frozen, **state.params, **state.extra.get(BATCH_STATS, {})}
+        return _measured(config, {"model": (parts, arrays)}, training.held_out, training.mesh, pictures)["model"]
+
+    last: dict[str, Outcome] = {}
+
+    def evaluate(step: int, state: TrainState, writer: Writer) -> None:
+        last["model"] = outcome(state, config.pictures)
+        writer.metrics(step, "eval", _metrics(last["model"]))
+
+    if config.frozen:
+        columns = features.of_frozen(network, training.train, config, training.mesh)
+        batches, loss_fn = features.batches(columns, config), _loss_of_features(config, parts, frozen, running)
+    else:
+        batches, loss_fn = inputs.train_batches(config, training.train), _loss(config, parts, running)
+    result = training.fit(
+        params,
+        loss_fn,
+        grouped_optimizer(config, params, network, training.schedule),
+        [training.every(config.eval_every, evaluate)],
+        keepers=(RunningStats(running),) if running else (),
+        batches=batches,
+    )
+    if stopped := interrupted(result):
+        return stopped
+    tested = last.get("model") or outcome(result.state, config.pictures)
+    plan = None if network.plan is None else str(network.plan)
+    summary = {**training.outcome(result), **_scores(tested), "plan": plan, "classes": training.train.num_classes}
+    cost = of_segmenter(network).total / 1e9
+    about = {"rules": inputs.rules(config), "class_names": tuple(training.train.class_names)}
+    page = functools.partial(describe, tests={"model": Tested(tested, cost)}, **about)
+    return training.conclude(summary, page)
+
+
+def _training(config: Config, workdir: Path) -> Training:
+    train, held_out = inputs.source(config, "train"), inputs.source(config, "eval")
+    settings = config.optimizer
+    names = ("power", "min_lr", "warmup_steps", "warmup_ratio")
+    schedule = warmup_poly(settings.lr, config.steps, **{name: settings[name] for name in names})
+    steps = Length(max(len(train) // config.batch_size, 1), config.steps)
+    return Training(config, workdir, train, held_out, steps, schedule, shared_inputs.mesh(config))
+
+
+def _statistics(network: Any, *, frozen: bool) -> dict[str, jax.Array]:
+    """The running statistics that training moves."""
+    return {
+        name: variable[...]
+        for name, variable in variables(network).items()
+        if isinstance(variable, nnx.BatchStat) and not (frozen and name.startswith(_ENCODER))
+    }
+
+
+def _loss(config: Config, parts: Split, running: dict[str, jax.Array]) -> LossFn:
+    data = config.data
+    pixels = {"flip": data.flip, "mean": tuple(data.mean), "std": tuple(data.std)}
+
+    def loss_fn(params, batch, key):
+        augment_key, model_key = jax.random.split(key)
+        images, labels = batch["image"], batch["label_map"]
+        extents = batch.get("extent")
+        if extents is None:
+            extents = jnp.broadcast_to(jnp.asarray(images.shape[1:3], jnp.int32), (len(images), 2))
+        images, labels = augment_maps(augment_key, images, labels, extents, **pixels)
+        network = merge(parts.graph, params, parts.rest)
+        loss, shares = network.loss(images, labels, valid_only=config.valid_only, train=True, key=model_key)
+        return loss, _reported(network, shares, running)
+
+    return loss_fn
+
+
+def _loss_of_features(
+    config: Config, parts: Split, frozen: dict[str, jax.Array], running: dict[str, jax.Array]
+) -> LossFn:
+    def loss_fn(params, batch, key):
+        network = merge(parts.graph, {**params, **frozen}, parts.rest)
+        count = sum(name.startswith("features_") for name in batch)
+        maps = [batch[features.FEATURES.format(level)] for level in range(count)]
+        logits = network.head_logits(maps, train=True, key=key)
+        labels = batch["label_map"].astype(jnp.int32)
+        loss, shares = network.loss_of(logits, labels, valid_only=config.valid_only)
+        return loss, _reported(network, shares, running)
+
+    return loss_fn
+
+
+def _reported(network: Any, shares: Any, running: dict[str, jax.Array]) -> dict[str, Any]:
+    """What a step logs, and the statistics of its batch."""
+    metrics = {f"loss_{name}": value for name, value in shares.losses.items()} if len(shares.losses) > 1 else {}
+    metrics |= {f"accuracy_{name}": value for name, value in shares.accuracy.items()}
+    if running:
+        after = split(network).rest
+        metrics[BATCH_STATS] = batch_stats({name: after[name] for name in running}, running)
+    return metrics
+
+
+def _measured(config: Config, contestants: dict, source: Any, mesh: Any, pictures: int) -> dict[str, Outcome]:
+    record = preprocessing(config)
+    return measure(
+        contestants,
+        source,
+        test_time(config),
+        record,
+        mesh,
+        batch_size=config.batch_size,
+        pictures=pictures,
+        num_threads=config.data.num_threads,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
+
+
+def _metrics(outcome: Outcome) -> dict[str, float]:
+    whole = scores(outcome.confusion)
+    return {"miou": whole.mean_iou, "macc": whole.mean_accuracy, "aacc": whole.pixel_accuracy}
+
+
+def _scores(outcome: Outcome) -> dict[str, Any]:
+    """The summary of a test: scores with their intervals, and the pixels without a label."""
+    spans = intervals(outcome.areas)
+    named = {"miou": spans.mean_iou, "macc": spans.mean_accuracy, "aacc": spans.pixel_accuracy}
+    ends = {f"{name}_{end}": getattr(span, end) for name, span in named.items() for end in ("low", "high")}
+    labelled = int(outcome.confusion.sum())
+    return {
+        **{name: span.value for name, span in named.items()},
+        **ends,
+        "void_share": outcome.void / max(outcome.void + labelled, 1),
+        "images": len(outcome.index),
+    }
+
+
+def _test(config: Config, workdir: Path) -> dict[str, Any]:
+    """Tests the network of `config.segmenter`, and the same under plans."""
+    network, class_names = networks.trained(config)
+    config = networks.with_recorded(config, network)
+    source = inputs.source(config, "eval")
+    shared_inputs.require_classes(source, len(class_names), config.segmenter)
+    contestants = networks.under_plans(config, network)
+    parts = {name: split(model) for name, model in contestants.items()}
+    arrays = {name: (part, {**part.params, **part.rest}) for name, part in parts.items()}
+    outcomes = _measured(config, arrays, source, shared_inputs.mesh(config), config.pictures)
+    tests = {name: Tested(outcome, of_segmenter(contestants[name]).total / 1e9) for name, outcome in outcomes.items()}
+    first = next(iter(outcomes))
+    plan = None if network.plan is None else str(network.plan)
+    summary: dict[str, Any] = {**_scores(outcomes[first]), "data": loader.describe(source), "plan": plan}
+    summary["plans"] = {
+        name: {**_scores(outcome), "agreement": float(np.mean(outcome.agreement)), "gflops": tests[name].gflops}
+        for name, outcome in outcomes.items()
+    }
+    if processes.leads():
+        describe(config, workdir, summary, source, tests=tests, rules=inputs.rules(config), class_names=class_names)
+    processes.wait("described")
+    return summary

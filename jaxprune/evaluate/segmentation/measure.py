@@ -1,0 +1,106 @@
+"""One pass over images with label maps: the class of each pixel by every network, and what is counted of it."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from jaxprune import data
+from jaxprune.data.augment_maps import normalize_padded
+from jaxprune.data.joint.segmentation import TestMaps
+from jaxprune.data.sample import Picked
+from jaxprune.data.source import Source
+from jaxprune.dense.parts import canvas
+from jaxprune.evaluate import Forward, run_over
+from jaxprune.evaluate.collectors.segmentation import Outcome, Segmentations
+from jaxprune.evaluate.segmentation.at_test import TestTime, shapes_of
+from jaxprune.nn.params import Split, merge
+from jaxprune.ops.label_maps import IGNORED
+from jaxprune.preprocessing import Preprocessing
+
+Arrays = dict[str, jax.Array]
+
+
+def predictor(
+    parts: Split, time: TestTime, way: TestMaps, record: Preprocessing, num_classes: int
+) -> Callable[[Mapping[str, jax.Array], Mapping[str, jax.Array]], dict[str, jax.Array]]:
+    """Returns the forward function of a network: (arrays, batch) -> `prediction` (b, h, w), `confusion` (b, k, k).
+
+    Args:
+      parts: the network; its arrays may be others, as in training.
+      time: how it is tested.
+      way: the way of images into the batch.
+      record: the normalisation.
+    """
+
+    def call(arrays: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        rest = {name: x for name, x in parts.rest.items() if name not in arrays}
+        network = merge(parts.graph, dict(arrays), rest)
+        scales = []
+        for scale in range(len(way.sizes)):
+            suffix = f"_{scale}" if scale else ""
+            images, extents = batch[f"image{suffix}"], batch[f"extent{suffix}"]
+            scales.append({"images": normalize_padded(images, extents, record.mean, record.std), "extents": extents})
+        shares = canvas.probabilities(
+            network, scales, batch["shape"], way.map_canvas, window=time.window, stride=time.step, flip=time.flip
+        )
+        prediction = shares.argmax(-1)
+        return {
+            "prediction": prediction.astype(jnp.uint8),
+            "confusion": jax.vmap(lambda labels, classes: confusion(labels, classes, num_classes))(
+                batch["label_map"], prediction
+            ),
+        }
+
+    return call
+
+
+def confusion(labels: jax.Array, classes: jax.Array, num_classes: int) -> jax.Array:
+    """Counts the pixels of one image by label (row) and prediction (column), int32 (k, k)."""
+    pairs = jnp.where(labels == IGNORED, num_classes**2, labels.astype(jnp.int32) * num_classes + classes)
+    counts = jnp.zeros(num_classes**2 + 1, jnp.int32).at[pairs.reshape(-1)].add(1)
+    return counts[:-1].reshape(num_classes, num_classes)
+
+
+def measure(
+    networks: Mapping[str, tuple[Split, Arrays]],
+    source: Source,
+    time: TestTime,
+    record: Preprocessing,
+    mesh: Mesh,
+    *,
+    batch_size: int,
+    pictures: int = 0,
+    num_threads: int | None = None,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> dict[str, Outcome]:
+    """Returns what each network makes of the images of a source, by name.
+
+    Args:
+      networks: {name: (its structure, its arrays)}, the dense one first.
+      source: images with `label_map`.
+      record: the network's preprocessing, for its normalisation.
+      batch_size: images a batch.
+      pictures: number of images with the lowest IoU to keep, of the first network.
+      num_threads, process_index, process_count: see `data.eval_batches`.
+    """
+    collector = Segmentations(tuple(networks), source.num_classes, pictures)
+    for places, way in time.groups(shapes_of(source)):
+        batches = data.eval_batches(
+            Picked(source, places) if len(places) < len(source) else source,
+            batch_size=batch_size,
+            preprocessing=record,
+            transform=way,
+            num_threads=num_threads,
+            process_index=process_index,
+            process_count=process_count,
+        )
+        forwards = {
+            name: Forward(predictor(parts, time, way, record, source.num_classes), arrays)
+            for name, (parts, arrays) in networks.items()
+        }
+        collector.places = places
+        run_over(batches, forwards, [collector], mesh, desc="segment")
+    return collector.result()

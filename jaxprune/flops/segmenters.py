@@ -1,0 +1,52 @@
+"""The cost of a segmentation network: its encoder under a plan, its neck and its head."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxprune.dense import Segmenter
+from jaxprune.dense.parts.base import map_features, map_grids
+from jaxprune.flops import of_model
+from jaxprune.flops.traced import multiply_accumulates
+from jaxprune.ops.tracing import RESAMPLING
+
+
+class SegmenterFlops(NamedTuple):
+    """The cost of a segmentation network for one image, in multiply-accumulates.
+
+    Attributes:
+      encoder: embedding and blocks up to the last map that is read, with the plan's reducers.
+      head: neck and head, without an auxiliary head: that one is for training.
+    """
+
+    encoder: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        return self.encoder + self.head
+
+
+def of_segmenter(network: Segmenter) -> SegmenterFlops:
+    """Counts convolutions, linear layers and attention; resizing and pooling of maps do not count, as published.
+
+    >>> from flax import nnx; import jaxprune
+    >>> sizes = dict(img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2)
+    >>> seg = jaxprune.dense.create("linear", encoder="vit", num_classes=5, **sizes, rngs=nnx.Rngs(0))
+    >>> of_segmenter(seg).head == 16 * 16 * 5
+    True
+
+    Args:
+      network: the network, or its abstract form under `nnx.eval_shape`; nothing is computed.
+    """
+    encoder = network.encoder
+    counted = of_model(encoder)
+    last = max(encoder.intermediate_layers()[index] for index in network.indices)
+    cost = counted.patch_embed + sum(counted.blocks[: last + 1]) + counted.reducers + counted.between
+    maps: list[Any] = [
+        jax.ShapeDtypeStruct((1, *grid, width), jnp.float32)
+        for grid, width in zip(map_grids(encoder, network.indices), map_features(encoder, network.indices), strict=True)
+    ]
+    head, _ = multiply_accumulates(network, lambda network, *maps: network.head_logits(maps), *maps, without=RESAMPLING)
+    return SegmenterFlops(cost, head)

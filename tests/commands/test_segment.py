@@ -1,0 +1,160 @@
+"""The command `segment`: training, resuming, frozen features, tests of trained networks under plans."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+from test_killed import assert_equal, wait_for
+
+from jaxprune import checkpoints, commands, main, parallel
+from jaxprune.commands.segment import run as segment_run
+from jaxprune.commands.shared import inputs as shared_inputs
+from jaxprune.data.maps.scenes import SceneMaps
+from jaxprune.errors import UserError
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs/dense"
+
+
+def config(name, **changes):
+    made = main.load_config(str(CONFIGS / name))
+    made.update(changes)
+    return made
+
+
+def run(made, workdir):
+    return commands.find("segment")(made, Path(workdir))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("segment") / "run"
+    return workdir, run(config("scenes.py:smoke,head=linear"), workdir)
+
+
+@pytest.mark.slow
+def test_a_run_has_scores_with_intervals_a_report_and_a_network(trained):
+    workdir, summary = trained
+    assert 0 < summary["miou"] < 1 and summary["miou_low"] <= summary["miou"] <= summary["miou_high"]
+    assert summary["images"] == 12 and summary["void_share"] == 0 and summary["classes"] == 11
+    page = (workdir / "report.html").read_text()
+    for word in ("mIoU", "mAcc", "aAcc", "12 images", "wall", "lowest mIoU", "95 % interval over images"):
+        assert word in page, word
+    with (workdir / "confusion.csv").open() as file:
+        rows = list(csv.reader(file))
+    counts = np.array([row[1:] for row in rows[1:]], int)
+    assert counts.shape == (11, 11) and counts.sum() == 12 * 32 * 32
+    assert np.diag(counts).sum() / counts.sum() == pytest.approx(summary["aacc"])
+    model = checkpoints.load_model(workdir)
+    assert model(np.zeros((1, 32, 32, 3), np.float32)).shape == (1, 32, 32, 11)
+
+
+@pytest.mark.slow
+def test_a_trained_network_is_tested_under_plans(trained, tmp_path):
+    workdir, summary = trained
+    made = config("scenes.py:smoke", segmenter=str(workdir), plans=("topk", "tome"), keep_rate=0.5)
+    made.data.source = ""
+    tested = run(made, tmp_path / "plans")
+    assert tested["miou"] == pytest.approx(summary["miou"], abs=1e-6) and list(tested["plans"])[1:] == ["topk", "tome"]
+    assert tested["plans"]["dense"]["agreement"] == 1 and tested["plans"]["topk"]["agreement"] < 1
+    assert tested["plans"]["topk"]["gflops"] < tested["plans"]["dense"]["gflops"]
+    assert "difference" in (tmp_path / "plans/report.html").read_text()
+    with (tmp_path / "plans/plans.csv").open() as file:
+        assert [row["plan"] for row in csv.DictReader(file)] == ["dense", "topk", "tome"]
+
+
+@pytest.mark.slow
+def test_a_frozen_encoder_keeps_its_weights_and_its_features_give_what_the_network_gives(tmp_path):
+    summary = run(config("camvid.py:smoke"), tmp_path / "run")
+    model = checkpoints.load_model(tmp_path / "run")
+    fresh = segment_run.networks.new(config("camvid.py:smoke"), 11)
+    from jaxprune.nn.params import variables
+
+    ours, before = variables(model), variables(fresh)
+    moved = {name for name in before if not np.array_equal(ours[name][...], before[name][...])}
+    assert moved and not any(name.startswith("encoder.") for name in moved)
+    assert 0 < summary["miou"] < 1
+    metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in metrics if row["split"] == "train"] == [2, 4]
+
+
+def folder(root, count=6):
+    """Scenes as files: images, and maps with values from 1, 0 where there is no class."""
+    scenes = SceneMaps(count, (40, 48))
+    for split in ("train", "test"):
+        for i in range(count):
+            for kind, array in (("images", scenes[i]["image"]), ("annotations", scenes[i]["label_map"] + 1)):
+                place = root / split / kind
+                place.mkdir(parents=True, exist_ok=True)
+                array = array.copy()
+                if kind == "annotations":
+                    array[:5] = 0
+                Image.fromarray(array).save(place / f"{i}.png")
+    (root / "classes.txt").write_text("\n".join(scenes.class_names))
+    return root
+
+
+@pytest.mark.slow
+def test_a_folder_with_void_pixels(tmp_path):
+    root = folder(tmp_path / "data")
+    made = config("ade20k.py:smoke", batch_size=2, steps=2)
+    made.test = {"mode": "slide", "stride": (20, 20), "flip": True, "scales": (1.0, 1.5)}
+    made.data.update(source="folder", path=str(root), classes=str(root / "classes.txt"), reduce_zero_label=True)
+    summary = run(made, tmp_path / "run")
+    assert summary["void_share"] == pytest.approx(5 / 40) and summary["images"] == 6
+    assert "12.50%" in (tmp_path / "run/report.html").read_text()
+
+
+def test_wrong_settings_are_said_at_once(tmp_path):
+    made = config("scenes.py:smoke", steps=1)
+    made.optimizer.warmup_steps = 5
+    with pytest.raises(UserError, match="warmup_steps=5 are more than the 1 steps"):
+        run(made, tmp_path)
+    made = config("camvid.py")
+    with pytest.raises(UserError, match="does not exist or is not a directory"):
+        run(made, tmp_path)
+    made = config("scenes.py:smoke")
+    made.test.scales = (1.0, 2.0)
+    with pytest.raises(UserError, match="one scale"):
+        run(made, tmp_path)
+
+
+COMMAND = [
+    *(sys.executable, "-m", "jaxprune.main", "--config=configs/dense/scenes.py:smoke"),
+    *("--config.steps=60", "--config.checkpoint_every=5", "--config.eval_every=20"),
+]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_ends_as_one_that_is_not(tmp_path):
+    start = lambda name: subprocess.Popen([*COMMAND, f"--workdir={tmp_path / name}"], stdout=subprocess.DEVNULL)
+    assert start("whole").wait() == 0
+    killed = start("killed")
+    wait_for(tmp_path / "killed", 10)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    time.sleep(0.1)
+    assert start("killed").wait() == 0
+    assert_equal(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.eight_devices
+@pytest.mark.parametrize("name", ["scenes.py:smoke", "scenes.py:smoke,head=segvit", "camvid.py:smoke"])
+def test_eight_devices_train_and_test_as_one(name, tmp_path, monkeypatch):
+    meshes = {"one": lambda config: parallel.make_mesh({"data": 1}, jax.devices()[:1]), "eight": shared_inputs.mesh}
+    losses, summaries = {}, {}
+    for count, mesh in meshes.items():
+        monkeypatch.setattr(shared_inputs, "mesh", mesh)
+        summaries[count] = run(config(name), tmp_path / count)
+        lines = (tmp_path / count / "metrics.jsonl").read_text().splitlines()
+        losses[count] = [row["loss"] for row in map(json.loads, lines) if row["split"] == "train"]
+    np.testing.assert_allclose(losses["one"], losses["eight"], rtol=1e-5)
+    for score in ("miou", "macc", "aacc"):
+        assert summaries["one"][score] == pytest.approx(summaries["eight"][score], abs=1e-3)

@@ -1,0 +1,165 @@
+"""Tests of segmentation networks: scores, groups of sizes, pictures, and that labels stay with their predictions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxprune import dense, parallel, processes
+from jaxprune.data.maps.scenes import SceneMaps
+from jaxprune.errors import UserError
+from jaxprune.evaluate import Forward, run_over
+from jaxprune.evaluate.segmentation.at_test import TestTime as Time
+from jaxprune.evaluate.segmentation.at_test import shapes_of
+from jaxprune.evaluate.segmentation.measure import measure
+from jaxprune.measures.segmentation import Areas, confusion, image_scores, intervals, paired_intervals, scores
+from jaxprune.nn.params import split
+from jaxprune.preprocessing import Preprocessing
+
+RECORD = Preprocessing((32, 32), crop="none", exif=False)
+
+
+class Cut(SceneMaps):
+    """Scenes of three sizes, some pixels of which have no class."""
+
+    def __getitem__(self, index):
+        example = super().__getitem__(index)
+        rows, columns = self.size(index)
+        label_map = example["label_map"][:rows, :columns].copy()
+        label_map[0] = 255
+        return {**example, "image": example["image"][:rows, :columns], "label_map": label_map}
+
+    def size(self, index):
+        return ((40, 48), (32, 40), (44, 36))[index % 3]
+
+
+@pytest.fixture(scope="module")
+def network():
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    return dense.create("linear", encoder="vit", num_classes=11, **sizes, rngs=nnx.Rngs(0))
+
+
+def outcome(network, source, time, batch_size=4, pictures=3):
+    parts = split(network)
+    arrays = {**parts.params, **parts.rest}
+    mesh = parallel.make_mesh()
+    options = {"batch_size": batch_size, "pictures": pictures}
+    return measure({"model": (parts, arrays)}, source, time, RECORD, mesh, **options)["model"]
+
+
+@pytest.mark.parametrize("mode", ["whole", "slide"])
+def test_scores_are_those_of_each_image_alone(network, mode):
+    source, time = Cut(7, 48), Time((32, 32), mode, (64, 36))
+    together = outcome(network, source, time)
+    assert sorted(together.index) == list(range(7)) and together.void == sum(source.size(i)[1] for i in range(7))
+    total = np.zeros((11, 11), int)
+    for i in range(7):
+        alone = outcome(network, _One(source, i), time, batch_size=1)
+        total += alone.confusion
+        place = int(np.flatnonzero(together.index == i)[0])
+        for part, expected in zip(together.areas, alone.areas, strict=True):
+            # Other batches round otherwise: a pixel or two may lie between two classes.
+            assert np.abs(part[place] - expected[0]).max() <= 2
+    assert np.abs(together.confusion - total).max() <= 4
+    assert len(together.worst) == 3 and together.worst[0].score <= together.worst[-1].score
+    for picture in together.worst:
+        assert picture.label_map.shape == picture.prediction.shape == source.size(picture.index)
+        np.testing.assert_array_equal(picture.label_map, source[picture.index]["label_map"])
+
+
+class _One:
+    num_frames, exif = 0, False
+
+    def __init__(self, source, index):
+        self.source, self.index = source, index
+        self.name, self.class_names, self.num_classes = source.name, source.class_names, source.num_classes
+        self.broken = source.broken
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return {**self.source[self.index], "index": np.int32(0)}
+
+    def size(self, index):
+        return self.source.size(self.index)
+
+
+def test_sizes_and_canvases():
+    time = Time((32, 32), "slide", (64, 36), stride=(20, 20), scales=(1.0, 1.5))
+    assert time.boxes() == ((64, 36), (96, 54)) and time.canvases((40, 48)) == ((52, 52), (72, 72))
+    assert Time((512, 512), "slide", (2048, 512)).step == (341, 341) and Time((32, 32)).window == ()
+    assert shapes_of(Cut(3, 48)) == [(40, 48), (32, 40), (44, 36)]
+    groups = time.groups(shapes_of(Cut(6, 48)))
+    assert sorted(index for indices, _ in groups for index in indices) == list(range(6))
+    with pytest.raises(UserError, match="Choose one of: whole, slide"):
+        Time((32, 32), "crop")
+    with pytest.raises(UserError, match="one scale"):
+        Time((32, 32), "whole", scales=(1.0, 2.0))
+
+
+def test_label_maps_are_gathered_like_the_outputs_they_are_compared_with(monkeypatch):
+    """With two processes, outputs have the rows of both, and so do labels; images only those of this one."""
+    other = lambda tree: jax.tree.map(lambda x: np.concatenate([np.asarray(x), np.asarray(x)]), tree)
+    monkeypatch.setattr(processes, "whole", other)
+    rows = []
+
+    class Rows:
+        def update(self, batch, outputs):
+            rows.append({name: len(values) for name, values in {**batch, **outputs}.items()})
+
+        def result(self):
+            return None
+
+    batch = {"image": np.zeros((4, 6, 6, 3), np.uint8), "label_map": np.zeros((4, 6, 6), np.uint8)}
+    forward = Forward(lambda arrays, batch: batch["label_map"] * 2, {})
+    run_over([batch], {"double": forward}, [Rows()], parallel.make_mesh(), show_progress=False)
+    assert rows == [{"image": 4, "label_map": 8, "double": 8, "valid": 8, "number": 8}]
+
+
+def drawn(count=12, classes=4, seed=0):
+    rng = np.random.default_rng(seed)
+    labels, predictions = rng.integers(0, classes, (2, count, 200))
+    predictions = np.where(rng.random((count, 200)) < 0.6, labels, predictions)
+    return np.stack([confusion(a, b, classes) for a, b in zip(labels, predictions, strict=True)])
+
+
+def test_intervals_hold_the_score_and_narrow_with_images():
+    few, many = drawn(12), drawn(300)
+    for counts in (few, many):
+        spans, whole = intervals(Areas.of(counts)), scores(counts.sum(0))
+        for span, value in zip(spans[:3], (whole.mean_iou, whole.mean_accuracy, whole.pixel_accuracy), strict=True):
+            assert span.low < span.value < span.high and span.value == pytest.approx(value)
+        for span, value in zip(spans.iou, whole.iou, strict=True):
+            assert span.low < span.value < span.high and span.value == pytest.approx(value)
+    assert intervals(Areas.of(many)).mean_iou.half < 0.4 * intervals(Areas.of(few)).mean_iou.half
+
+
+def test_the_interval_covers_as_often_as_it_says():
+    truth = scores(drawn(4000, seed=99).sum(0)).mean_iou
+    spans = [intervals(Areas.of(drawn(40, seed=seed)), draws=300).mean_iou for seed in range(100)]
+    inside = sum(span.low <= truth <= span.high for span in spans)
+    assert 86 <= inside <= 100
+
+
+def test_a_paired_difference_is_narrower_than_each_score():
+    first = Areas.of(drawn(40))
+    worse = Areas(first.right - first.right // 20, first.labelled, first.predicted)
+    difference = paired_intervals(worse, first)
+    assert difference.high < 0 and difference.half < 0.5 * intervals(first).mean_iou.half
+
+
+def test_an_image_counts_its_own_classes():
+    counts = np.zeros((2, 3, 3), int)
+    counts[0, 0, 0], counts[0, 1, 0] = 6, 2  # class 0: 6 / 8, class 1: 0
+    assert image_scores(Areas.of(counts))[0] == pytest.approx((6 / 8 + 0) / 2)
+    assert np.isnan(image_scores(Areas.of(counts))[1])
+
+
+def test_padding_and_void_do_not_count():
+    from jaxprune.evaluate.segmentation.measure import confusion as on_device
+
+    labels, classes = jnp.asarray([[0, 1, 255], [2, 2, 255]]), jnp.asarray([[0, 2, 1], [2, 0, 0]])
+    expected = confusion(np.asarray(labels), np.asarray(classes), 3)
+    np.testing.assert_array_equal(on_device(labels, classes, 3), expected)

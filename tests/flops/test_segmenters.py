@@ -1,0 +1,38 @@
+"""What segmentation networks cost, against published counts."""
+
+import pytest
+from flax import nnx
+
+from jaxprune import dense, reduction
+from jaxprune.flops.segmenters import of_segmenter
+from jaxprune.reduction import Plan
+
+
+def abstract(name, **options):
+    create = lambda: dense.create(name, encoder="vit_base_patch16_224", img_size=512, **options, rngs=nnx.Rngs(0))
+    return nnx.eval_shape(create)
+
+
+def test_upernet_of_a_base_vit_at_512_pixels():
+    """Backbone with neck 121.5 (neck 14.5), head 483.4, together 605 G, in mmsegmentation's count."""
+    counted = of_segmenter(abstract("upernet", num_classes=150))
+    assert counted.encoder / 1e9 == pytest.approx(121.5 - 14.5, rel=0.002)
+    assert counted.head / 1e9 == pytest.approx(483.4 + 14.5, rel=0.002)
+    assert counted.total / 1e9 == pytest.approx(605, rel=0.002)
+
+
+def test_segvit_of_a_base_vit_at_512_pixels():
+    """Backbone 106.9, a decoder 2.54 G, counted in DToP's code."""
+    counted = of_segmenter(abstract("segvit", num_classes=150, indices=(11,)))
+    assert counted.encoder / 1e9 == pytest.approx(106.9, rel=0.002)
+    assert counted.head / 1e9 == pytest.approx(2.54, rel=0.05)
+
+
+def test_a_plan_saves_in_the_encoder_alone_and_blocks_behind_the_last_map_do_not_count():
+    sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depth": 4, "num_heads": 2, "num_classes": 3}
+    model = dense.create("fcn", encoder="vit", features=8, **sizes, rngs=nnx.Rngs(0))
+    fast = reduction.apply(model, Plan("topk", keep_rate=0.5, reduction_loc=(1,)))
+    whole, reduced = of_segmenter(model), of_segmenter(fast)
+    assert reduced.head == whole.head and reduced.encoder < 0.8 * whole.encoder
+    early = dense.create("fcn", encoder="vit", features=8, index=1, **sizes, rngs=nnx.Rngs(0))
+    assert of_segmenter(early).encoder < 0.6 * whole.encoder
