@@ -21,10 +21,10 @@ HEADS = {
     "upernet": {
         "name": "upernet",
         "indices": (0, 1, 2, 3),
-        "features": 48,
+        "features": 24,
         "pool_scales": (1, 2, 3, 6),
         "auxiliary_index": 2,
-        "auxiliary_features": 32,
+        "auxiliary_features": 24,
         "auxiliary_weight": 0.4,
         "dropout": 0.1,
     },
@@ -49,10 +49,10 @@ def get_config(arg=None):
     config = segment.recipe(
         seed=args.seed,
         batch_size=32,
-        steps=1500,
+        steps=800,
         dtype="float32",
-        eval_every=500,
-        checkpoint_every=500,
+        eval_every=400,
+        checkpoint_every=200,
         frozen=False,
         valid_only=False,
         model={

@@ -176,10 +176,10 @@ class LatencyPredictor:
             _sizes(count), _sizes(channels), _sizes(granularity), _sizes(granularity)
         )
         tiles = _ceil(channels, depth) * _ceil(granularity, rows) * _ceil(granularity, columns)
-        tile, whole = depth * rows * columns, channels * side**2
+        tile, numbers = depth * rows * columns, channels * side**2
 
         def times(patches: float) -> tuple[np.ndarray, np.ndarray]:
-            off_chip = (patches * channels * granularity**2 + 2 * whole) * batch
+            off_chip = (patches * channels * granularity**2 + 2 * numbers) * batch
             on_chip = 3 * tile * patches * tiles * batch / self._sectors(columns, granularity - columns)
             once = self._computing(tile * parallel, tile * batch * parallel)
             compute = once * _ceil(patches, parallel) * batch * _ceil(tiles, device.cores)
@@ -336,8 +336,8 @@ def _spatial_block(predictor: LatencyPredictor, block: _Block, granularity: int,
 def _sizes(length: int) -> list[int]:
     """The numbers that are tried for the side of a tile along a length."""
     powers = {2**power for power in range(_TILES) if 2**power <= 2 * length}
-    few = min(length, _TILES)
-    return sorted(powers | {math.ceil(length / parts) for parts in range(1, few)} | set(range(2, few)))
+    least = min(length, _TILES)
+    return sorted(powers | {math.ceil(length / parts) for parts in range(1, least)} | set(range(2, least)))
 
 
 def _grid(*sizes: list[int]) -> list[np.ndarray]:

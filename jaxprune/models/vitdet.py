@@ -223,12 +223,16 @@ class ViTDetBlock(Block):
         return Heads(jnp.concatenate(products, axis=-1), jnp.concatenate(columns, axis=-1), v)
 
     def cost(self, grid: tuple[int, ...] | None = None) -> BlockCost:
-        """The cost of the block; relative positions are counted with the projection."""
-        windows, dim = self.windows, self.attn.proj.kernel.shape[0]
-        sides = sum(self.grid if windows is None else windows.size)
-        cost = super().cost(grid)
-        keys = None if windows is None else windows.size[0] * windows.size[1]
-        return cost._replace(project=cost.project + sides * dim, keys=keys)
+        """The cost of the block; windows are computed whole, with their padding, whatever rows are left.
+
+        Relative positions are counted with the projection, or with the windows.
+        """
+        cost, dim = super().cost(grid), self.attn.proj.kernel.shape[0]
+        if self.windows is None:
+            return cost._replace(project=cost.project + sum(self.grid) * dim)
+        (down, across), (height, width) = self.windows.counts, self.windows.size
+        places = down * across * height * width
+        return cost._replace(pair=0, fixed=places * (height * width * cost.pair + (height + width) * dim))
 
 
 def _of_length(table: Float[Array, "r e"], length: int) -> Float[Array, "s e"]:
@@ -331,7 +335,12 @@ class ViTDet(Host):
         train: bool = False,
         key: PRNGKeyArray | None = None,
     ) -> BlockRunner:
-        """Embeds images, without the patches that a plan's scorer drops, and runs the first `stop` blocks."""
+        """Embeds images, without the patches that a plan's scorer drops, and runs the first `stop` blocks.
+
+        Raises:
+          UserError: rows have merged before a block with windows, where each row needs a place of its own.
+        """
+        self._check_places()
         x, ids_keep, selection = self.embed_kept(images, key)
         position = jnp.asarray(coordinates(self.grid))
         tokens = all_present(x, 0, position[None] if ids_keep is None else position[ids_keep])
@@ -340,6 +349,7 @@ class ViTDet(Host):
             0,
             taps=taps,
             selection=selection,
+            restore=self.restore_of_input,
             train=train,
             key=key,
             all_patches=ids_keep is None,
@@ -348,6 +358,21 @@ class ViTDet(Host):
         for block in self.blocks[:stop]:
             runner.run(block, self.grid)
         return runner
+
+    def _check_places(self) -> None:
+        merging = None
+        for layer, block in enumerate(self.blocks):
+            reducer = block.reducer
+            changes = (
+                reducer is not None and reducer.drops is not True and reducer.num_tokens() < reducer.step.tokens_in
+            )
+            merging = layer if changes and merging is None else merging
+            early = changes and reducer.where in ("before", "ahead", "anew", "attention")
+            if block.windows is not None and merging is not None and (merging < layer or early):
+                raise UserError(
+                    f"Rows that merge at block {merging} have no place of their own in the windows of block {layer}: "
+                    "use a method that drops rows, or merge behind the last block with windows."
+                )
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:
         """The blocks; rows can be removed in all of them."""

@@ -188,7 +188,7 @@ def test_accuracy_and_cost(parts):
     assert plot.caption == (
         "None of the plans stands out in accuracy: the intervals of tome 0.5 (100.0%) and 4 others, to random 0.5 "
         "(50.0%), overlap; the cheapest of them is topk 0.33, with 2 GFLOPs; random 0.5 has 50.0% with 2.5; dense has "
-        "87.5% with 4. The grey line joins the best plans at each cost."
+        "87.5% with 4. The grey line joins the highest values measured at each cost."
     )
     assert {"GFLOPs", "accuracy", "chance (0.5)", "tome 0.5", "dense"} <= set(plot.labels)
 

@@ -52,7 +52,7 @@ def sampled_boxes(
     candidates = jnp.concatenate([proposals, boxes])
     matches = match(box_ops.iou(boxes, candidates), valid, low=overlap, high=overlap)
     labels = jnp.where(jnp.concatenate([proposed, valid]), matches.labels, -1)
-    ids, taken = drawn_first(sample(labels, keys, num, POSITIVE_FRACTION), num)
+    ids, taken = drawn_first(sample(labels, keys, num, POSITIVE_FRACTION), keys, num)
     objects = matches.objects[ids]
     positive = taken & (labels[ids] == 1)
     return Sampled(ids, candidates[ids], objects, jnp.where(positive, classes[objects], num_classes), taken)

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, PRNGKeyArray, UInt8
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.dynamic.parts.gates import Draws, Gate
-from jaxprune.dynamic.segments import Segment, Segmented, State, normalized
+from jaxprune.dynamic.segments import Pixels, Segment, Segmented, State
 from jaxprune.nn import BatchNorm
+from jaxprune.nn.images import normalize
 from jaxprune.nn.tensor_rules import Rule, convolution, convolution_back
 
 
@@ -63,7 +64,7 @@ class GatedNetwork(Segmented):
 
     def gated(
         self,
-        pixels: UInt8[Array, "b *sides c"],
+        pixels: Pixels,
         *,
         noise: Sequence[Array] | None = None,
         key: PRNGKeyArray | None = None,
@@ -79,7 +80,9 @@ class GatedNetwork(Segmented):
           temperature: of the softmax behind the gates' gradient.
           train: normalises by the statistics of the batch, and updates the running ones.
         """
-        images = normalized(jnp.asarray(pixels), self.preprocessing).astype(self.dtype or jnp.float32)
+        images = normalize(jnp.asarray(pixels), self.preprocessing.mean, self.preprocessing.std).astype(
+            self.dtype or jnp.float32
+        )
         return self.of_images(images, Draws(noise, key), temperature, train=train)
 
     def of_images(
@@ -100,7 +103,7 @@ class GatedNetwork(Segmented):
         """Multiply-accumulates of each image of the batch by its own densities."""
         return self.macs(output.densities).total
 
-    def begin(self, pixels: UInt8[Array, "b *sides c"]) -> State:
+    def begin(self, pixels: Pixels) -> State:
         """See `Segmented`; the state is the pixels."""
         return jnp.asarray(pixels)
 
