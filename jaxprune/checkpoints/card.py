@@ -21,6 +21,7 @@ _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _KINDS = {
     "model": "a network",
     "dense": "a segmentation network",
+    "dynamic": "a network that spends by image",
     "mim": "a pre-training framework",
     "ranker": "a ranker of patches",
 }
@@ -31,7 +32,7 @@ class Card:
     """The description of a saved network.
 
     Attributes:
-      kind: "model", "dense", "mim" or "ranker".
+      kind: "model", "dense", "dynamic", "mim" or "ranker".
       arguments: arguments of the `create` of that kind, including the name.
       preprocessing: preprocessing of its images.
       dtype: compute dtype.

@@ -8,7 +8,8 @@ from typing import Any
 from flax import nnx
 
 from jaxprune import plugins
-from jaxprune.dense.parts.base import SegmentationLoss, Segmenter
+from jaxprune.dense.parts.base import DenseNetwork, SegmentationLoss, Segmenter
+from jaxprune.dense.parts.detector import DetectionLoss, Detections, Detector, Objects, Sampling
 from jaxprune.dense.parts.inference import mirrored, probabilities, sliding, whole
 from jaxprune.dense.parts.token_engine import TokenEngine
 from jaxprune.nn import Host
@@ -16,10 +17,16 @@ from jaxprune.nn.images import require_buildable
 from jaxprune.nn.recipe import remember
 
 __all__ = [
+    "DetectionLoss",
+    "Detections",
+    "Detector",
+    "Objects",
+    "Sampling",
     "SegmentationLoss",
     "Segmenter",
     "TokenEngine",
     "create",
+    "detectors",
     "methods",
     "mirrored",
     "probabilities",
@@ -29,13 +36,22 @@ __all__ = [
 
 
 def methods() -> dict[str, type[Segmenter]]:
-    """Returns {name: class} of every dense network, found by its file."""
+    """Returns {name: class} of every network that classifies pixels, found by its file."""
+    return _of_kind(Segmenter)
+
+
+def detectors() -> dict[str, type[Detector]]:
+    """Returns {name: class} of every network that finds objects, found by its file."""
+    return _of_kind(Detector)
+
+
+def _of_kind(base: type) -> dict[str, Any]:
     import jaxprune.dense as family
 
-    return plugins.methods(family, Segmenter)
+    return {name: cls for name, cls in plugins.methods(family, DenseNetwork).items() if issubclass(cls, base)}
 
 
-def create(name: str, *, encoder: str | Host, rngs: nnx.Rngs, **arguments: Any) -> Segmenter:
+def create(name: str, *, encoder: str | Host, rngs: nnx.Rngs, **arguments: Any) -> Any:
     """Builds a dense network, freshly initialised.
 
     >>> from flax import nnx
@@ -55,7 +71,7 @@ def create(name: str, *, encoder: str | Host, rngs: nnx.Rngs, **arguments: Any) 
     from jaxprune import models
 
     require_buildable(arguments.get("dtype"), rngs)
-    cls = plugins.find(family, Segmenter, name)
+    cls: Any = plugins.find(family, DenseNetwork, name)
     own_names = plugins.parameters(cls) - {"encoder", "rngs"}
     host_names = models.parameters(encoder) - cls.excludes if isinstance(encoder, str) else set()
     plugins.check_arguments(cls, arguments, own_names | host_names)

@@ -81,10 +81,7 @@ class Engine:
     ):
         if remainder not in REMAINDERS:
             raise unknown("remainder", remainder, REMAINDERS)
-        powers = (2**power for power in range(int(math.log2(batch_size)) + 1))
-        self.buckets = tuple(sorted({*(buckets or powers), batch_size}))
-        if self.buckets[0] < 1 or self.buckets[-1] > batch_size:
-            raise UserError(f"buckets {tuple(buckets)} are not all from 1 to batch_size={batch_size}: leave them out.")
+        self.buckets = buckets_of(batch_size, buckets)
         parts = split(model)
         self._arrays, self._model, self._remainder, self._rule = {**parts.params, **parts.rest}, model, remainder, rule
         # The graph is an argument of no program: each segment is a function of the arrays and a state.
@@ -185,6 +182,22 @@ class Engine:
             self._programs[key] = self._segments[segment].lower(self._arrays, state).compile()
         self.calls[segment, bucket] += 1
         return self._programs[key](self._arrays, state)
+
+
+def buckets_of(batch_size: int, buckets: Sequence[int] = ()) -> tuple[int, ...]:
+    """Returns the batch sizes to compile for: those named, or the powers of two, and the largest.
+
+    >>> buckets_of(6)
+    (1, 2, 4, 6)
+
+    Raises:
+      UserError: one of them is not from 1 to `batch_size`.
+    """
+    powers = (2**power for power in range(int(math.log2(max(batch_size, 1))) + 1))
+    sizes = tuple(sorted({*(buckets or powers), batch_size}))
+    if sizes[0] < 1 or sizes[-1] > batch_size:
+        raise UserError(f"buckets {tuple(buckets)} are not all from 1 to batch_size={batch_size}: leave them out.")
+    return sizes
 
 
 def _taken(queue: list[_Waiting], count: int) -> _Waiting:

@@ -2,6 +2,7 @@
 
 from jaxprune.losses.distillation import feature_distillation, kl_distillation, token_distillation
 from jaxprune.losses.exits import distilled_exit_loss, exit_losses
+from jaxprune.losses.gates import budget_loss, refinement_loss
 from jaxprune.losses.keep_rate import ratio_loss
 from jaxprune.losses.multi_label import asymmetric_loss
 from jaxprune.losses.pixels import pixel_accuracy, pixel_cross_entropy
@@ -10,6 +11,7 @@ from jaxprune.losses.reconstruction import masked_mse
 
 __all__ = [
     "asymmetric_loss",
+    "budget_loss",
     "distilled_exit_loss",
     "exit_losses",
     "feature_distillation",
@@ -23,5 +25,6 @@ __all__ = [
     "point_wise_loss",
     "rank_net_loss",
     "ratio_loss",
+    "refinement_loss",
     "token_distillation",
 ]

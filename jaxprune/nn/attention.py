@@ -75,9 +75,9 @@ def weigh(weights: Float[Array, "b h m n"], v: Float[Array, "b h n d"]) -> Float
 def attend(
     q: Float[Array, "b h m d"],
     k: Float[Array, "b h n d"],
-    v: Float[Array, "b h n d"],
+    v: Float[Array, "b h n e"],
     bias: Float[Array, "#b #h #m n"] | None = None,
-) -> Float[Array, "b h m d"]:
+) -> Float[Array, "b h m e"]:
     """Attention of the queries to all keys, by the implementation that `nn.kernels` chooses.
 
     Args:
@@ -97,7 +97,11 @@ def attend(
     if jax.default_backend() == "cpu":
         return _attend(q, k, v, bias)
     swap = lambda t: jnp.swapaxes(t, 1, 2)  # b h n d <-> b n h d, the order of jax.nn
-    return swap(jax.nn.dot_product_attention(swap(q), swap(k), swap(v), bias=bias))
+    width = v.shape[-1]
+    if width < q.shape[-1]:
+        # Queries and keys may have columns for positions; jax.nn wants values as wide.
+        v = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, q.shape[-1] - width)))
+    return swap(jax.nn.dot_product_attention(swap(q), swap(k), swap(v), bias=bias))[..., :width]
 
 
 def _attend(q: Array, k: Array, v: Array, bias: Array | None, sums: Any = None) -> Array:

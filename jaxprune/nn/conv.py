@@ -20,6 +20,7 @@ class Conv(nnx.Module):
       padding: zeros on every side, as in PyTorch; or "SAME" as in TensorFlow: output size input / stride, with an odd
         zero below and right. By default k // 2.
       depthwise: one filter per channel.
+      groups: of consecutive channels, each convolved apart.
     """
 
     def __init__(
@@ -31,16 +32,17 @@ class Conv(nnx.Module):
         stride: int = 1,
         padding: int | Literal["SAME"] | None = None,
         depthwise: bool = False,
+        groups: int = 1,
         use_bias: bool = False,
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
-        shape = (kernel_size, kernel_size, 1 if depthwise else in_features, out_features)
+        shape = (kernel_size, kernel_size, 1 if depthwise else in_features // groups, out_features)
         # He et al. (2015), fan-out mode: preserves the variance in the backward pass under ReLU.
         reached = kernel_size**2 * (1 if depthwise else out_features)
         self.kernel = nnx.Param(jax.random.normal(rngs.params(), shape, jnp.float32) * math.sqrt(2 / reached))
         self.bias = nnx.data(nnx.Param(jnp.zeros((out_features,), jnp.float32)) if use_bias else None)
-        self.stride, self.depthwise, self.dtype = stride, depthwise, dtype
+        self.stride, self.depthwise, self.groups, self.dtype = stride, depthwise, groups, dtype
         self.padding: int | str = kernel_size // 2 if padding is None else padding
 
     def __call__(self, x: Float[Array, "b h w i"], *, padding: int | None = None) -> Float[Array, "b H W o"]:
@@ -59,12 +61,17 @@ class Conv(nnx.Module):
         )
         if self.depthwise:
             y = depthwise_conv2d(x, kernel[:, :, 0], stride=stride, padding=pads)
-        elif size == 1 and pads == ((0, 0), (0, 0)):
+        elif size == 1 and pads == ((0, 0), (0, 0)) and self.groups == 1:
             x = x[:, ::stride, ::stride]
             y = (x.reshape(-1, x.shape[-1]) @ kernel[0, 0]).reshape(*x.shape[:-1], -1)
         else:
             y = jax.lax.conv_general_dilated(
-                x, kernel, (stride, stride), pads, dimension_numbers=("NHWC", "HWIO", "NHWC")
+                x,
+                kernel,
+                (stride, stride),
+                pads,
+                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+                feature_group_count=self.groups,
             )
         return y if self.bias is None else y + self.bias[...].astype(y.dtype)[None, None, None, :]
 

@@ -156,9 +156,9 @@ def flash(
     kind: str,
     q: Float[Array, "b h m d"],
     k: Float[Array, "b h n d"],
-    v: Float[Array, "b h n d"],
+    v: Float[Array, "b h n e"],
     bias: Float[Array, "#b #h #m n"] | None = None,
-) -> Float[Array, "b h m d"] | None:
+) -> Float[Array, "b h m e"] | None:
     """Attention by a device kernel, "cudnn" or "pallas"; None, with a warning, if it cannot be used."""
     why = _obstacle(kind, q, bias)
     if why is None:
@@ -207,7 +207,7 @@ def pallas(q: Array, k: Array, v: Array, bias: Array | None) -> Array:
     """
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
 
-    scale, (b, _, m, width), n = q.shape[-1] ** -0.5, q.shape, k.shape[2]
+    scale, (b, _, m, _), n, width = q.shape[-1] ** -0.5, q.shape, k.shape[2], v.shape[-1]
     if n % BLOCK:
         bias = jnp.zeros((b, 1, 1, n)) if bias is None else jnp.broadcast_to(bias, (b, 1, 1, n))
         bias = jnp.pad(bias, ((0, 0), (0, 0), (0, 0), (0, -n % BLOCK)), constant_values=jnp.finfo(jnp.float32).min)

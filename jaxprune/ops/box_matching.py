@@ -82,14 +82,15 @@ def _smallest(keys: Array, among: Array, count: Array) -> Array:
     return among & (rank < count)
 
 
-def drawn_first(sampled: Sampled, num: int) -> tuple[Int[Array, "k"], Bool[Array, "k"]]:
-    """The numbers of drawn boxes in `num` places: positives in order, then negatives in order.
+def drawn_first(sampled: Sampled, keys: Float[Array, "n"], num: int) -> tuple[Int[Array, "k"], Bool[Array, "k"]]:
+    """The numbers of drawn boxes in `num` places: positives, then negatives, each with the smallest keys first.
 
     Returns:
       (numbers, which places are taken).
     """
+    order = jnp.argsort(keys, stable=True)
     rank = jnp.where(sampled.positive, 0, jnp.where(sampled.negative, 1, 2))
-    ids = jnp.argsort(rank, stable=True).astype(jnp.int32)
+    ids = order[jnp.argsort(rank[order], stable=True)].astype(jnp.int32)
     ids = jnp.pad(ids, (0, max(num - ids.size, 0)))[:num]
     taken = jnp.arange(num, dtype=jnp.int32) < sampled.positive.sum() + sampled.negative.sum()
     return jnp.where(taken, ids, 0), taken

@@ -22,10 +22,12 @@ class Outlines(NamedTuple):
     Attributes:
       edges: x0, y0, x1, y1 of each edge, in pixels; an edge of padding has no length.
       polygons: the polygon of its object that each edge belongs to, from 0.
+      numbers: 0, 1, … up to the largest number of polygons of an object.
     """
 
-    edges: Float[Any, "n m 4"]
-    polygons: Int[Any, "n m"]
+    edges: Float[Any, "*n m 4"]
+    polygons: Int[Any, "*n m"]
+    numbers: Int[Any, "*b p"]
 
 
 def outlines(objects: list[list[np.ndarray]], num_objects: int, num_edges: int, num_polygons: int) -> Outlines:
@@ -52,7 +54,7 @@ def outlines(objects: list[list[np.ndarray]], num_objects: int, num_edges: int, 
             edges[row, span] = np.concatenate([points, np.roll(points, -1, axis=0)], axis=1)
             polygons[row, span] = number
             place += len(points)
-    return Outlines(edges, polygons)
+    return Outlines(edges, polygons, np.arange(num_polygons, dtype=np.int32))
 
 
 def _check_fits(things: str, count: int, most: int, argument: str) -> None:
@@ -137,14 +139,15 @@ def _first_row(width: Array, height: Array, entered: Array) -> Array:
 
 
 def targets_from_outlines(
-    objects: Outlines, ids: Int[Array, "n"], boxes: Float[Array, "n 4"], side: int, num_polygons: int
+    objects: Outlines, ids: Int[Array, "n"], boxes: Float[Array, "n 4"], side: int
 ) -> Bool[Array, "n {side} {side}"]:
     """The masks of objects inside boxes, from their polygons.
 
     Args:
       ids: the object of each box.
     """
-    one = lambda number, box: rasterized(objects.edges[number], objects.polygons[number], box, side, num_polygons)
+    most = len(objects.numbers)
+    one = lambda number, box: rasterized(objects.edges[number], objects.polygons[number], box, side, most)
     return jax.lax.map(lambda pair: one(*pair), (ids, boxes), batch_size=min(32, max(len(boxes), 1)))
 
 

@@ -95,8 +95,8 @@ def gumbel_noise(key: Array, shape: tuple[int, ...]) -> Array:
     return jax.random.gumbel(key, shape)
 
 
-def straight_through(logits: Float[Array, "b n c"]) -> Float[Array, "b n c"]:
-    """One-hot of the largest logit, with the gradient of the softmax."""
+def straight_through(logits: Float[Array, "*places c"]) -> Float[Array, "*places c"]:
+    """One-hot of the largest logit, exactly 0 and 1, with the gradient of the softmax."""
     soft = jax.nn.softmax(logits, axis=-1)
     hard = jax.nn.one_hot(logits.argmax(-1), logits.shape[-1])
-    return hard - jax.lax.stop_gradient(soft) + soft
+    return hard + (soft - jax.lax.stop_gradient(soft))

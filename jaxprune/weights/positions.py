@@ -109,4 +109,7 @@ def _part(network: Any, path: str) -> Any:
 
 def _grid(owner: Any) -> tuple[int, ...] | None:
     """The grid of patches that the position table of a network, or of a decoder, is for."""
-    return owner.sites()[0].grid if isinstance(owner, Host) else getattr(owner, "grid", None)
+    own = getattr(owner, "position_grid", None)
+    if own is not None or not isinstance(owner, Host):
+        return own or getattr(owner, "grid", None)
+    return owner.sites()[0].grid

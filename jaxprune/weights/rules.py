@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.dense import Segmenter
+from jaxprune.dense.parts.base import DenseNetwork
 from jaxprune.errors import UserError
 from jaxprune.mim import Framework
 from jaxprune.models.convnet import ConvNet
@@ -47,7 +47,7 @@ def rules_for(model: Any) -> tuple[Rule, ...]:
 
     For a framework, these include the rules of its encoder, and for a scorer those of its networks.
     """
-    if isinstance(model, Framework | Segmenter):
+    if isinstance(model, Framework | DenseNetwork):
         return (*model.published_rules, *within("", "encoder.", rules_for(model.encoder)))
     if isinstance(model, Scorer):
         places = {prefix: place for prefix, place in model.published_networks.items() if getattr(model, place, None)}
@@ -133,7 +133,7 @@ def to_published(model: Any) -> dict[str, Tensor]:
     encoder = getattr(model, "encoder", model)
     style, grid = getattr(encoder, "style", None), getattr(encoder, "grid", ())
     spelling, wrapped = () if style is None else style.names, ""
-    if isinstance(model, Segmenter):
+    if isinstance(model, DenseNetwork):
         wrapped = model.published_encoder
     elif isinstance(model, Framework):
         spelling, wrapped = (*spelling, *model.weight_source), model.published_encoder

@@ -14,7 +14,7 @@ OBJECTS = sorted({int(i) for i, _ in in_names(FILE, r"in/polygon(\d+)_(\d+)_xy")
 POLYGONS = [[FILE[f"in/polygon{i}_{part}_xy"] for part in in_names(FILE, rf"in/polygon{i}_(\d+)_xy")] for i in OBJECTS]
 SIDES = [int(side) for side in in_names(FILE, r"out/targets_(\d+)_from_polygons")]
 
-from_outlines = jax.jit(instance_masks.targets_from_outlines, static_argnums=(3, 4), compiler_options=quick_compile())
+from_outlines = jax.jit(instance_masks.targets_from_outlines, static_argnums=3, compiler_options=quick_compile())
 
 
 @pytest.mark.parametrize("side", SIDES)
@@ -23,7 +23,7 @@ def test_targets_match(side):
     room = max(map(len, POLYGONS)) + 1
     packed = instance_masks.outlines(POLYGONS, len(OBJECTS) + 1, 64, room)
     packed = instance_masks.Outlines(*map(jnp.asarray, packed))
-    masks = from_outlines(packed, ids, boxes, side, room)
+    masks = from_outlines(packed, ids, boxes, side)
     np.testing.assert_array_equal(masks, FILE[f"out/targets_{side}_from_polygons"])
     masks = instance_masks.targets_from_bitmaps(jnp.asarray(FILE["out/bitmaps"]), ids, boxes, side)
     np.testing.assert_array_equal(masks, FILE[f"out/targets_{side}_from_bitmaps"])
@@ -44,7 +44,7 @@ def test_polygons_are_drawn_as_coco_draws_them(seed):
     several = [[side * (0.5 + reach * (random.random(10) - 0.5))] for _ in range(40)]
     packed = instance_masks.Outlines(*map(jnp.asarray, instance_masks.outlines(several, 40, 6, 1)))
     boxes = jnp.tile(jnp.array([[0.0, 0, side, side]]), (40, 1))
-    masks = from_outlines(packed, jnp.arange(40), boxes, side, 1)
+    masks = from_outlines(packed, jnp.arange(40), boxes, side)
     rounded = [[np.asarray(part, np.float32).astype(float).tolist() for part in parts] for parts in several]
     expected = np.stack([coco.decode(coco.merge(coco.frPyObjects(parts, side, side))) for parts in rounded])
     np.testing.assert_array_equal(masks, expected.astype(bool))

@@ -16,7 +16,9 @@ from jaxprune.config import Config
 from jaxprune.dense import Segmenter
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.contestants import Contestant, contestants
+from jaxprune.nn.host import Host
 from jaxprune.open import Classifier
+from jaxprune.reduction import Plan, standalone
 from jaxprune.report import Section, findings
 from jaxprune.report.table import Table
 
@@ -57,7 +59,10 @@ def measure(config: Config, workdir: Path) -> Measured:
     """Measures the plans, prints the results as a table, and writes it to `workdir`."""
     classifier = networks.with_head(config) if config.run or config.model.weights else None
     model = classifier.model if classifier else models.create(config.model.name, rngs=nnx.Rngs(config.seed))
-    candidates = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
+    reduced = _plans(config, model)
+    candidates = contestants(
+        model, reduced, scorer=networks.guide(config, model) if reduced else None, seed=config.seed
+    )
     measured, comparison, names = costs(candidates, config.batch_size, config.rounds), None, ()
     compares = classifier is not None and not isinstance(classifier.model, Segmenter)
     if classifier is not None and compares and inputs.has_images(classifier.origin, config):
@@ -83,6 +88,14 @@ def describe(config: Config, section: Section, measured: Measured) -> None:
         if measured.comparison.token_counts:
             section.text(plans_page.TOKEN_COUNTS)
         plans_page.pictures(section, measured.comparison, measured.class_names)
+
+
+def _plans(config: Config, model: Any) -> dict[str, Plan]:
+    """The plans of the config; a network without tokens is measured alone, unless plans were asked for."""
+    if isinstance(model, Host) or tuple(config.plans) != standalone():
+        return networks.plans(config)
+    print(f"A {type(model).__name__} has no tokens to reduce: it is measured without plans.")
+    return {}
 
 
 def _compare(config: Config, classifier: Classifier, candidates: dict[str, Contestant]) -> plans.Comparison:

@@ -10,9 +10,18 @@ from jaxprune.commands.pretrain import settings as pretraining
 from jaxprune.commands.shared import settings
 from jaxprune.commands.train_ranker import settings as ranking
 from jaxprune.config import Config
+from jaxprune.train import workdir as workdirs
 
+_SLACK = 1.1  # on the time from scratch, since steps vary in length
 RANKER = "ltrp"  # as the scorer of plans, means the ranker of this run
 PHASES = ("pretrain", "finetune", "scratch", "ranker")
+
+
+# How long training from scratch takes.
+SCRATCH_TIMES = {
+    "steps": "training from scratch takes as many steps as fine-tuning",
+    "equal": "training from scratch takes as long as pre-training and fine-tuning together",
+}
 
 
 @settings.record(is_open=True)
@@ -37,6 +46,7 @@ class Settings(settings.Settings):
     )
 
     scratch: Scratch = Scratch()
+    scratch_time: str = settings.choice("steps", SCRATCH_TIMES["steps"], SCRATCH_TIMES)
 
 
 def smoke(config: Config) -> Config:
@@ -61,6 +71,8 @@ def phase_config(config: Config, phase: str, workdir: Path) -> Config:
     settings.seed = config.seed
     if phase == "scratch":
         settings.optimizer.update(config.scratch)
+        if config.get("scratch_time") == "equal":
+            _lengthen(settings, workdir)
     pretrained = str(workdir / "pretrain")
     if phase == "finetune":
         settings.run = pretrained
@@ -71,3 +83,13 @@ def phase_config(config: Config, phase: str, workdir: Path) -> Config:
         if settings.scorer == RANKER:
             settings.scorer = f"{RANKER}:run={workdir / 'ranker'}"
     return settings
+
+
+def _lengthen(settings: Any, workdir: Path) -> None:
+    """Makes training from scratch as long as the two other phases, which have to be complete."""
+    pretraining_seconds, seconds = (
+        workdirs.read_summary(workdir / phase)["seconds"] for phase in ("pretrain", "finetune")
+    )
+    times = (pretraining_seconds + seconds) / seconds
+    settings.update(epochs=times * settings.epochs, steps=round(times * settings.get("steps", 0)))
+    settings.max_minutes = _SLACK * (pretraining_seconds + seconds) / 60

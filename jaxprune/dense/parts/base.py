@@ -1,4 +1,4 @@
-"""The Segmenter protocol: a host, its maps at several depths, and heads that classify every pixel."""
+"""What reads the maps of a host at several depths, and the Segmenter protocol: heads that classify every pixel."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -28,21 +28,23 @@ class SegmentationLoss(NamedTuple):
     accuracy: dict[str, Float[Array, ""]]
 
 
-class Segmenter(AroundHost):
-    """Base class of networks that classify every pixel of an image.
+class DenseNetwork(AroundHost):
+    """Base class of networks that read the maps of a host: its maps, names and excluded arguments.
 
-    A subclass defines `decode`. The host gives maps that are dense, whatever plan it follows: `reduction.apply` reduces
-    it, and the head stays as it is.
+    The host gives maps that are dense, whatever plan it follows: `reduction.apply` reduces it, and what reads them
+    stays as it is.
 
     Args:
       encoder: any host with maps.
-      num_classes: classes of pixels.
-      indices: which of the host's intermediates the head reads.
+      num_classes: classes of pixels or objects.
+      indices: which of the host's intermediates are read.
 
     Attributes:
-      final_norm: whether the head reads the last map after the host's final norm; the host has none otherwise.
+      final_norm: whether the last map is read after the host's final norm; the host has none otherwise.
       published_rules: names and layouts of everything besides the host.
+      published_encoder: prefix of the host's tensors in published files.
       beside_encoder: prefixes of parts that published files have within the host.
+      excludes: arguments of the host that are none of the network's.
     """
 
     final_norm: ClassVar[bool] = False
@@ -74,6 +76,10 @@ class Segmenter(AroundHost):
             train=train,
             key=key,
         )
+
+
+class Segmenter(DenseNetwork):
+    """Base class of networks that classify every pixel of an image; a subclass defines `decode`."""
 
     def decode(
         self, maps: Sequence[Float[Array, "b _ _ _"]], *, train: bool = False, key: PRNGKeyArray | None = None

@@ -19,13 +19,14 @@ LEVELS = 4
 class Upsample(nnx.Module):
     """A transposed 2×2 convolution of stride 2: every place becomes four."""
 
-    def __init__(self, features: int, *, dtype: Any = None, rngs: nnx.Rngs):
-        start = torch_uniform(4 * features)
-        self.kernel = nnx.Param(start(rngs.params(), (2, 2, features, features)))
-        self.bias = nnx.Param(start(rngs.params(), (features,)))
+    def __init__(self, in_features: int, out_features: int | None = None, *, dtype: Any = None, rngs: nnx.Rngs):
+        out = in_features if out_features is None else out_features
+        start = torch_uniform(4 * out)
+        self.kernel = nnx.Param(start(rngs.params(), (2, 2, in_features, out)))
+        self.bias = nnx.Param(start(rngs.params(), (out,)))
         self.dtype = dtype
 
-    def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b H W c"]:
+    def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b H W o"]:
         x = x.astype(self.dtype or x.dtype)
         b, h, w, _ = x.shape
         y = jnp.einsum("bhwi,klio->bhkwlo", x, self.kernel[...].astype(x.dtype))

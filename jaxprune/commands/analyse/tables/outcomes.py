@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune.evaluate.collectors.observations import Observed
-from jaxprune.measures.intervals import normal_interval, wilson_interval
+from jaxprune.measures.intervals import normal_interval, paired_difference, wilson_interval
 from jaxprune.measures.knn import knn_classes_of_others
 from jaxprune.measures.several_labels import Rankings
 from jaxprune.reduction import DENSE
@@ -179,12 +179,6 @@ def cosines_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Returns the cosine between two features of each image, (n,)."""
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return (first * second).sum(1) / np.maximum(lengths, 1e-12)
-
-
-def paired_difference(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
-    """Returns the difference of two accuracies on the same images, with its 95 % interval (normal, paired by image)."""
-    difference = first.astype(float) - second.astype(float)
-    return float(difference.mean()), *normal_interval(difference)
 
 
 def _confused(outcome: Answers, member: tuple[str, str], num_classes: int) -> dict[tuple[int, int], int]:
