@@ -51,6 +51,7 @@ _CONVNEXT_PATCH = 4
 _CONVNEXT_RULES = (
     Rule("{norm}.weight", "{norm}.scale"),
     Rule("{any}.downsample.0.weight", "{any}.downsample.0.scale"),
+    Rule("{any}.downsample.1.weight", "{any}.downsample.1.kernel", convolution, convolution_back),
 )
 
 
