@@ -5,9 +5,12 @@ import pytest
 from support import golden, in_names
 
 from jaxprune.data import rng
+from jaxprune.data.augment_objects import detector_input
 from jaxprune.data.joint import detection
+from jaxprune.data.loader import eval_batches, train_batches
 from jaxprune.data.objects.scenes import SceneObjects, runs_of
 from jaxprune.errors import UserError
+from jaxprune.preprocessing import Preprocessing
 
 pytest.importorskip("shapely")
 FILE = golden("dense/det_transforms")
@@ -106,3 +109,38 @@ def test_the_image_of_a_test_keeps_its_shape_beside_it():
     example = detection.TestObjects(40).prepare(SceneObjects(1, (20, 30))[0], None, False)
     assert example["image"].shape == (40, 40, 3) and example["extent"].tolist() == [27, 40]
     assert example["shape"].tolist() == [20, 30] and not example["image"][27:].any()
+
+
+@pytest.mark.parametrize("masks", ["bitmaps", "none"])
+def test_batches_are_what_a_detector_reads(masks):
+    sides = (32, 48)
+    change = detection.TrainObjects(sides, masks=masks, num_objects=3)
+    options = {"batch_size": 2, "preprocessing": Preprocessing(sides), "seed": 0, "num_threads": 1}
+    batches = train_batches(SceneObjects(6, 32), **options, transform=change)
+    batch = next(iter(batches))
+    images, sizes, objects = detector_input(batch)
+    assert images.shape == (2, *sides, 3) and sizes.shape == (2, 2) and objects.boxes.shape == (2, 3, 4)
+    np.testing.assert_array_equal(objects.valid, batch["objects"])
+    assert (objects.masks is None) == (masks == "none")
+    padding = np.arange(sides[0])[None] >= np.asarray(batch["extent"])[:, :1]
+    assert not np.asarray(images)[padding].any()
+    whole = next(
+        iter(
+            eval_batches(
+                SceneObjects(3, 32),
+                batch_size=2,
+                preprocessing=Preprocessing((40, 40)),
+                num_threads=1,
+                transform=detection.TestObjects(40),
+            )
+        )
+    )
+    images, sizes, objects = detector_input(whole)
+    assert images.shape == (2, 40, 40, 3) and objects is None and whole["shape"].tolist() == [[32, 32]] * 2
+
+
+def test_polygons_become_outlines():
+    example, jitter = case(CASES[0])
+    batch = detection.TrainObjects(TARGET, num_objects=5, num_edges=32, num_polygons=2).jittered(example, jitter)
+    _, _, objects = detector_input({name: np.stack([part]) for name, part in batch.items()})
+    assert objects.masks.edges.shape == (1, 5, 32, 4) and objects.masks.numbers.tolist() == [[0, 1]]
