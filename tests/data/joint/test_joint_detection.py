@@ -35,6 +35,9 @@ def case(number):
 
 SIDE = max(max(FILE[f"out/case{number}/image"].shape) for number in CASES)
 TARGET = (SIDE, SIDE)
+# Cutting a polygon adds corners, and may make several of it.
+OBJECTS = max(len(FILE[f"in/case{number}/classes"]) for number in CASES) + 1
+ROOM = {"num_objects": OBJECTS, "num_edges": 64, "num_polygons": 4}
 
 
 @pytest.mark.parametrize("number", CASES)
@@ -52,9 +55,9 @@ def test_jitter_matches(number):
             np.testing.assert_allclose(first, second, atol=1e-9)
         box = detection.polygon_box(polygons)
         np.testing.assert_allclose(box, FILE[f"{prefix}recomputed_boxes"][int(i)], rtol=1e-6)
-    batch = detection.TrainObjects(TARGET, num_objects=5, num_edges=32, num_polygons=2).jittered(example, jitter)
+    batch = detection.TrainObjects(TARGET, **ROOM).jittered(example, jitter)
     count = len(FILE[f"{prefix}boxes"])
-    assert batch["objects"].tolist() == [True] * count + [False] * (5 - count)
+    assert batch["objects"].tolist() == [True] * count + [False] * (OBJECTS - count)
     np.testing.assert_allclose(batch["boxes"][:count], FILE[f"{prefix}boxes"], rtol=1e-6)
     np.testing.assert_array_equal(batch["classes"][:count], FILE[f"{prefix}kept_classes"])
     height, width = batch["extent"]
@@ -141,6 +144,7 @@ def test_batches_are_what_a_detector_reads(masks):
 
 def test_polygons_become_outlines():
     example, jitter = case(CASES[0])
-    batch = detection.TrainObjects(TARGET, num_objects=5, num_edges=32, num_polygons=2).jittered(example, jitter)
+    batch = detection.TrainObjects(TARGET, **ROOM).jittered(example, jitter)
     _, _, objects = detector_input({name: np.stack([part]) for name, part in batch.items()})
-    assert objects.masks.edges.shape == (1, 5, 32, 4) and objects.masks.numbers.tolist() == [[0, 1]]
+    assert objects.masks.edges.shape == (1, OBJECTS, ROOM["num_edges"], 4)
+    assert objects.masks.numbers.tolist() == [list(range(ROOM["num_polygons"]))]
