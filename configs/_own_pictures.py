@@ -1,12 +1,13 @@
 """Networks for a folder of your own pictures and a few minutes: sizes and steps by the pictures and the time."""
 
+import math
 import statistics
 from pathlib import Path
 
 from PIL import Image
 
 from jaxprune.data.folder import image_files
-from jaxprune.errors import UserError, unknown
+from jaxprune.errors import unknown
 
 # Sizes that train from random weights within minutes, and steps of 32 photographs a minute on two CPU cores.
 SIZES = {
@@ -47,11 +48,7 @@ def steps(size: str, minutes: float) -> int:
 
 
 def shorter_side(path: str) -> float:
-    """Returns the median of the shorter sides of some pictures of a folder, in pixels.
-
-    Raises:
-      UserError: there is no picture that can be read.
-    """
+    """Returns the median of the shorter sides of some pictures of a folder, in pixels; infinity without any."""
     files = list(image_files(Path(path).expanduser()))
     sides = []
     for file in files[:: -(-len(files) // _LOOKED_AT) or 1]:
@@ -60,6 +57,4 @@ def shorter_side(path: str) -> float:
                 sides.append(min(picture.size))
         except OSError:  # named and counted when it is read
             continue
-    if not sides:
-        raise UserError(f"The folder {path!r} holds no picture that can be read: check path=.")
-    return statistics.median(sides)
+    return statistics.median(sides) if sides else math.inf

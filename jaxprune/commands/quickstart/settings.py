@@ -12,16 +12,10 @@ from jaxprune.commands.train_ranker import settings as ranking
 from jaxprune.config import Config
 from jaxprune.train import workdir as workdirs
 
+_TIMES_ABOUT = 'of training from scratch: "steps", as many as fine-tuning, or "equal", the time of both phases'
 _SLACK = 1.1  # on the time from scratch, since steps vary in length
 RANKER = "ltrp"  # as the scorer of plans, means the ranker of this run
 PHASES = ("pretrain", "finetune", "scratch", "ranker")
-
-
-# How long training from scratch takes.
-SCRATCH_TIMES = {
-    "steps": "training from scratch takes as many steps as fine-tuning",
-    "equal": "training from scratch takes as long as pre-training and fine-tuning together",
-}
 
 
 @settings.record(is_open=True)
@@ -46,7 +40,7 @@ class Settings(settings.Settings):
     )
 
     scratch: Scratch = Scratch()
-    scratch_time: str = settings.choice("steps", SCRATCH_TIMES["steps"], SCRATCH_TIMES)
+    scratch_time: str = settings.choice("steps", _TIMES_ABOUT, ("steps", "equal"))
 
 
 def smoke(config: Config) -> Config:

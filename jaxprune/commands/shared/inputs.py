@@ -55,7 +55,8 @@ def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
     elif data.source:
         options["views"] = views
     if nothing_held_out(config):
-        everything = loader.create_source(data.source, in_memory=in_memory, **options | {"held_out": 0.0})
+        options["held_out"] = 0.0
+        everything = loader.create_source(data.source, in_memory=in_memory, **options)
         return everything if split == "train" else Sample(everything, min(len(everything), _LOOKED_AT))
     name = data.train_split if split == "train" else data.eval_split
     return loader.create_source(data.source, split=name, in_memory=in_memory, **options)
