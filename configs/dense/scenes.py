@@ -48,10 +48,10 @@ def get_config(arg=None):
         raise unknown("head", args.head, HEADS)
     config = segment.recipe(
         seed=args.seed,
-        batch_size=32,
-        steps=800,
+        batch_size=16,
+        steps=1600,
         dtype="float32",
-        eval_every=400,
+        eval_every=800,
         checkpoint_every=200,
         frozen=False,
         valid_only=False,
@@ -66,10 +66,10 @@ def get_config(arg=None):
         head=HEADS[args.head],
         optimizer={
             "name": "adamw",
-            "lr": 1e-3,
+            "lr": 3e-3,
             "power": 1.0,
             "min_lr": 0.0,
-            "warmup_steps": 100,
+            "warmup_steps": 50,
             "warmup_ratio": 1e-6,
             "b1": 0.9,
             "b2": 0.999,

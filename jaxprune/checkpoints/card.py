@@ -154,6 +154,11 @@ class Card:
         Raises:
           UserError: it is of another kind.
         """
+        if self.kind == "dynamic" and kind != self.kind:
+            raise UserError(
+                f"{where} holds {_KINDS[self.kind]}, which only finetune and evaluate know: use them, or open it with "
+                "checkpoints.load_model."
+            )
         if self.kind != kind:
             remedies = {"model": "fine-tune it first", "mim": "give a pre-training run", "ranker": "train one first"}
             remedies["dense"] = "train one by the command segment"

@@ -27,7 +27,7 @@ def detector_input(
         return images, sizes, None
     boxes, classes, valid, masks = (jnp.asarray(batch[name]) for name in ("boxes", "classes", "objects", "masks"))
     if "polygons" in batch:
-        own: Any = Outlines(masks, jnp.asarray(batch["polygons"]), jnp.asarray(batch["numbers"]))
+        form: Any = Outlines(masks, jnp.asarray(batch["polygons"]), jnp.asarray(batch["numbers"]))
     else:
-        own = masks if masks.ndim == 4 else None
-    return images, sizes, Objects(boxes, classes, valid, own)
+        form = masks if masks.ndim == 4 else None
+    return images, sizes, Objects(boxes, classes, valid, form)

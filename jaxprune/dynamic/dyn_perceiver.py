@@ -10,14 +10,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.dynamic.parts.adaptive_average import adaptive_average
 from jaxprune.dynamic.parts.convnext_stage import ConvNeXtStage
+from jaxprune.dynamic.parts.feature_branch import convnext_branch, resnet_branch
 from jaxprune.dynamic.parts.perceiver import CrossAttention, SelfAttention
 from jaxprune.dynamic.parts.significance import Prunable
 from jaxprune.dynamic.segments import Loss, Pixels, Segment, Segmented, State, normalized
 from jaxprune.errors import UserError, unknown
 from jaxprune.flops.traced import multiply_accumulates
 from jaxprune.losses import distilled_exit_loss
-from jaxprune.models.convnext import Cut
-from jaxprune.models.resnet import Residual, max_pool
+from jaxprune.models.resnet import max_pool
 from jaxprune.nn import BatchNorm, Conv, Linear
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.norm import LayerNorm
@@ -47,10 +47,10 @@ _RULES = (
 _FORMS = ("resnet", "convnext")
 # Sizes for tests and smoke runs.
 TINY = {"img_size": 32, "bottleneck": False, "layers": (1,) * 4, "width": 8, "num_latents": 8}
-_CONVNEXT_PATCH = 4
 _CONVNEXT_RULES = (
     Rule("{norm}.weight", "{norm}.scale"),
     Rule("{any}.downsample.0.weight", "{any}.downsample.0.scale"),
+    Rule("{any}.downsample.1.weight", "{any}.downsample.1.kernel", convolution, convolution_back),
 )
 
 
@@ -115,7 +115,7 @@ class DynPerceiver(Segmented, Prunable):
         outputs = [width * 2**stage * (1 if plain else 4) for stage in range(4)]
         inputs = [width, *outputs[:-1]]
         self.latent = nnx.Param(normal_02(rngs.params(), (num_latents, width), jnp.float32))
-        bodies = {"resnet": _resnet, "convnext": _convnext}
+        bodies = {"resnet": resnet_branch, "convnext": convnext_branch}
         rates = iter(np.linspace(0, drop_path_rate, sum(layers)).tolist())
         drop_paths = [[next(rates) for _ in range(count)] for count in layers]
         self.cnn_stem, bodies_of = bodies[form](width, drop_paths, bottleneck=bottleneck, dtype=dtype, rngs=rngs)
@@ -276,33 +276,6 @@ def reading(
     """Returns maps whose places have read the latents."""
     b, height, width, channels = maps.shape
     return attention(maps.reshape(b, height * width, channels), latents).reshape(maps.shape)
-
-
-def _resnet(
-    width: int, drop_paths: list[list[float]], *, bottleneck: bool, dtype: Any, rngs: nnx.Rngs
-) -> tuple[nnx.List, list[Any]]:
-    """The stem and the stages of a ResNet."""
-    common = {"dtype": dtype, "rngs": rngs}
-    stem, entering, stages = nnx.List([Conv(3, width, 7, stride=2, **common), BatchNorm(width)]), width, []
-    for stage, rates in enumerate(drop_paths):
-        blocks = []
-        for index, rate in enumerate(rates):
-            stride, inner = 2 if stage and index == 0 else 1, width * 2**stage
-            blocks.append(Residual(entering, inner, stride, bottleneck=bottleneck, drop_path=rate, **common))
-            entering = inner * (4 if bottleneck else 1)
-        stages.append(nnx.List(blocks))
-    return stem, stages
-
-
-def _convnext(width: int, drop_paths: list[list[float]], **common: Any) -> tuple[nnx.List, list[Any]]:
-    """The stem and the stages of a ConvNeXt."""
-    common.pop("bottleneck")
-    widths = [width * 2**stage for stage in range(len(drop_paths))]
-    stem = nnx.List([Cut(3, width, _CONVNEXT_PATCH, **common), LayerNorm(width)])
-    before = [None, *widths[:-1]]
-    return stem, [
-        ConvNeXtStage(old, new, rates, **common) for old, new, rates in zip(before, widths, drop_paths, strict=True)
-    ]
 
 
 def _to_third(model: DynPerceiver, state: State, *, train: bool = False, key: Any = None) -> tuple[State, jax.Array]:

@@ -5,7 +5,8 @@ python scripts/fuzzing/signals.py [--only quickstart analyse …] [--moments 12]
 Each command runs at its smallest, once undisturbed. Then it starts again for every moment, with what it had before that
 phase, and gets one signal there. It has to end because of it, with the status of that signal or after a save, and
 without a traceback. After some of the signals (`--finished`) the same command has to finish with the metrics of the
-undisturbed run, bit for bit. All runs share this process and the cache of compiled programs.
+undisturbed run, bit for bit. All runs share this process and the cache of compiled programs. The signals are for the
+command: SIGQUIT ends this program.
 """
 
 import argparse

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from support import quick_compile
 
-from jaxprune import checkpoints, dense, reduction
+from jaxprune import checkpoints, dense, reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split, variables
 
@@ -100,8 +100,12 @@ def test_detections_under_a_plan(name):
     model, inputs = build(name), images()
     sizes = jnp.array([[32.0, 20.0], [16.0, 32.0]])
     outputs = []
-    for plan in (None, reduction.Plan("topk", keep_rate=0.5, reduction_loc=(1,))):
-        network = model if plan is None else reduction.apply(model, plan)
+    scorer = scoring.create("centre", grid=model.encoder.grid)
+    reduced = (
+        reduction.apply(model, reduction.Plan("topk", keep_rate=0.5, reduction_loc=(1,))),
+        reduction.apply(model, reduction.Plan("from_scores", keep_rate=0.5, restore="last"), scorer=scorer),
+    )
+    for network in (model, *reduced):
         parts = split(network)
         call = jax.jit(
             lambda p, x, parts=parts: merge(parts.graph, p, parts.rest)(x, sizes), compiler_options=quick_compile()
@@ -112,7 +116,7 @@ def test_detections_under_a_plan(name):
         assert (np.diff(found.scores, axis=1) <= 0).all() and (np.asarray(found.classes) < CLASSES).all()
         inside = np.asarray(found.boxes) <= np.asarray(sizes)[:, None, [1, 0, 1, 0]]
         assert inside[np.asarray(found.valid)].all()
-    assert not np.allclose(outputs[0], outputs[1], atol=1e-6)
+    assert all(not np.allclose(outputs[0], scores, atol=1e-6) for scores in outputs[1:])
 
 
 def test_a_plain_vit_and_boxes_alone():

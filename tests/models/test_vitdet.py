@@ -15,6 +15,7 @@ from jaxprune.errors import UserError
 from jaxprune.models.vitdet import default_global_blocks
 from jaxprune.nn.params import merge, split
 from jaxprune.reduction import At, Plan, Reducer, keep_rows
+from jaxprune.weights.rules import to_published
 
 TINY = {"img_size": 32, "patch_size": 4, "pretrain_img_size": 16, "embed_dim": 16, "depth": 4, "num_heads": 2}
 
@@ -128,3 +129,18 @@ def test_published_sizes():
     counted = flops.of_model(model).total
     padding = 8 * (70**2 - 64**2) * (4 * 768**2)
     assert abs(counted + padding - 482.8e9) < 1e9
+
+
+@pytest.mark.parametrize("side", [16, 24])
+def test_a_pre_trained_vit_loads(side):
+    sizes = {key: TINY[key] for key in ("patch_size", "embed_dim", "depth", "num_heads")}
+    vit = models.create("vit", img_size=side, **sizes, num_classes=0, rngs=nnx.Rngs(1))
+    model = models.create("vitdet", **TINY, rngs=nnx.Rngs(0))
+    tensors, options = to_published(vit), {"ignored": ("cls_token", "norm.*"), "new": ("blocks.*.attn.rel_pos_*",)}
+    checkpoints.load_pretrained(model, tensors, **options)
+    np.testing.assert_array_equal(model.blocks[1].mlp.fc1.kernel[...], vit.blocks[1].mlp.fc1.kernel[...])
+    same = model.pos_embed.shape == vit.pos_embed.shape
+    assert same == (side == TINY["pretrain_img_size"])
+    if same:
+        np.testing.assert_array_equal(model.pos_embed[...], vit.pos_embed[...])
+    np.testing.assert_array_equal(model.pos_embed[:, :1], vit.pos_embed[:, :1])

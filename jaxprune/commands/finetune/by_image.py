@@ -152,6 +152,7 @@ def _require_own_settings(config: Config) -> None:
         "reduction.method": config.reduction.method,
         "scorer": config.scorer,
         "run": config.run,
+        "trainable_blocks": "" if config.trainable_blocks == -1 else config.trainable_blocks,
         "loss": "" if config.loss == CROSS_ENTROPY else config.loss,
         "optimizer.layer_decay": "" if config.optimizer.layer_decay == 1 else config.optimizer.layer_decay,
     }

@@ -53,13 +53,21 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
     )
     section.text(
         f"Each contestant learned {f'for {minutes:g} minutes ' if minutes else ''}to say of unlabelled images what the "
-        "dense network says of them; its weights are those of its best look at a tenth of the training images. The "
+        "dense network says of them; its weights are those of its best look at a tenth of the training images, the "
+        "first of which came before the first step. The "
         f"table is of {rows[0].images} other images.{classes}"
     )
     missing = [title for start, title in _BASELINES.items() if not any(row.name.startswith(start) for row in rows)]
     if missing:
         section.note(
             f"Not compared: {' and '.join(missing)}. Without them nobody knows whether a plan pays.", "warning"
+        )
+    unchanged = [name for name, result in comparison.results.items() if result.get("best step") == 0]
+    if unchanged:
+        section.note(
+            f"Not healed: {', '.join(unchanged)}. No look was closer to the dense network than the first, so the "
+            "weights stay as they were: give a lower --config.learning_rate, or more time.",
+            "warning",
         )
     caption = (
         f"Agreement with the dense network, and accuracy: {spread.BRACKETS}. Differences from dense are paired by "
@@ -73,7 +81,7 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
         plot = plots.scatter_plot(series, "measured speed-up", value, pareto=("max", "max"), shares=True)
         section.figure(plot, f"{_finding(rows, value)}{plots.cut_note(plot)}")
     for measure in ("agreement", "cosine"):
-        curves = {name: _curve(folder, measure) for name, folder in folders.items()}
+        curves = {name: _curve(folder, measure, comparison.results.get(name, {})) for name, folder in folders.items()}
         curves = {name: curve for name, curve in curves.items() if len(curve[0]) > 1}
         if curves:
             plot = plots.line_plot(curves, xlabel="step", ylabel=measure)
@@ -81,8 +89,10 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
             section.figure(plot, f"Likeness of the {subject} to the dense network's, on the images to choose by.")
 
 
-def _curve(folder: Path, measure: str) -> tuple[list[float], list[float]]:
-    rows = [row for row in read_metrics(folder) if row["split"] == "eval" and measure in row]
+def _curve(folder: Path, measure: str, result: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    start = f"{measure} before"
+    rows = [{"step": 0, measure: result[start]}] if start in result else []
+    rows += [row for row in read_metrics(folder) if row["split"] == "eval" and measure in row]
     return [row["step"] for row in rows], [row[measure] for row in rows]
 
 

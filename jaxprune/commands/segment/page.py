@@ -17,6 +17,7 @@ from jaxprune.measures.intervals import Interval
 from jaxprune.measures.segmentation import intervals, paired_intervals, scores
 from jaxprune.report import Section, plots
 from jaxprune.report.pictures.label_map import VOID, legend, overlay, palette
+from jaxprune.report.pictures.layout import upscale
 from jaxprune.report.table import Table, column
 from jaxprune.train.writer import read_metrics
 
@@ -104,9 +105,10 @@ def _head(section: Section, config: Config, workdir: Path, summary: Mapping[str,
     options = [f"scales {scales}"] if len(config.test.scales) > 1 else []
     options += ["mirrored images"] if config.test.flip else []
     also = f", with {' and '.join(options)}" if options else ""
+    data = f"{'Trained on' if trains else 'On'} {summary['data']}{under}.{frozen}"
     section.text(
-        f"On {summary['data']}{under}.{frozen} Tested on {summary['images']} images by {windows}{also}. "
-        f"{summary['void_share']:.2%} of their pixels have no class and do not count."
+        f"{data} Tested on {summary['images']} images by {windows}{also}. {summary['void_share']:.2%} of their pixels "
+        "have no class and do not count."
     )
     tiles = {}
     for name, title in (("miou", "mIoU"), ("macc", "mAcc"), ("aacc", "aAcc")):
@@ -174,15 +176,13 @@ def _pictures(
     if not outcome.worst:
         return
     maps = [labels for picture in outcome.worst for labels in (picture.label_map, picture.prediction)]
-    drawn = sorted({int(k) for labels in maps for k in np.unique(labels)} - {VOID})
+    present = sorted({int(k) for labels in maps for k in np.unique(labels)} - {VOID})
     section.text("The images with the lowest mIoU of their own: the image, its labels, and the predictions.")
-    section.figure(legend([class_names[k] for k in drawn], [colours[k] for k in drawn]), caption="", alt="Legend")
+    section.figure(legend([class_names[k] for k in present], [colours[k] for k in present]), caption="", alt="Legend")
     pictures, captions = [], []
     for picture in outcome.worst:
-        pictures += [
-            picture.image,
-            overlay(picture.image, picture.label_map, colours),
-            overlay(picture.image, picture.prediction, colours),
-        ]
+        maps = (picture.label_map, picture.prediction)
+        drawn = (picture.image, *(overlay(picture.image, classes, colours) for classes in maps))
+        pictures += [upscale(panel) for panel in drawn]
         captions += [f"image {picture.index}", "labels", f"predictions, mIoU {picture.score:.1%}"]
     section.gallery(pictures, captions, columns=3)

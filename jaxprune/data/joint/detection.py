@@ -94,10 +94,10 @@ def jittered_polygons(polygons: Sequence[np.ndarray], shape: Shape, target: Shap
     parts: Polygons = []
     for polygon in polygons:
         points = jittered_points(np.asarray(polygon, float).reshape(-1, 2), shape, target, jitter)
-        whole = geometry.Polygon(points).buffer(0)
-        if not whole.is_valid:
+        outline = geometry.Polygon(points).buffer(0)
+        if not outline.is_valid:
             continue
-        cut = whole.intersection(frame)
+        cut = outline.intersection(frame)
         for piece in getattr(cut, "geoms", [cut]):
             if isinstance(piece, geometry.Polygon) and piece.is_valid and not piece.is_empty:
                 parts.append(np.asarray(piece.exterior.coords)[:-1].reshape(-1))

@@ -78,10 +78,10 @@ class ObjectFiles:
 def columns(objects: Sequence[Object]) -> Example:
     """The arrays of an example."""
     return {
-        "boxes": np.asarray([each.box for each in objects], np.float32).reshape(-1, 4),
-        "classes": np.asarray([each.label for each in objects], np.int32),
-        "crowd": np.asarray([each.crowd for each in objects], bool),
-        "masks": [each.polygons if each.runs is None else each.runs for each in objects],
+        "boxes": np.asarray([annotated.box for annotated in objects], np.float32).reshape(-1, 4),
+        "classes": np.asarray([annotated.label for annotated in objects], np.int32),
+        "crowd": np.asarray([annotated.crowd for annotated in objects], bool),
+        "masks": [annotated.polygons if annotated.runs is None else annotated.runs for annotated in objects],
     }
 
 
@@ -94,17 +94,19 @@ def coco_content(source: ObjectFiles, sizes: Sequence[tuple[int, int]]) -> dict[
     images, annotations = [], []
     for index, (height, width) in enumerate(sizes):
         images.append({"id": index + 1, "height": int(height), "width": int(width), "file_name": source.path(index)})
-        for each in source.objects(index):
-            x0, y0, x1, y1 = each.box
-            segmentation: Any = [part.tolist() for part in each.polygons] if each.runs is None else each.runs
+        for annotated in source.objects(index):
+            x0, y0, x1, y1 = annotated.box
+            segmentation: Any = (
+                [part.tolist() for part in annotated.polygons] if annotated.runs is None else annotated.runs
+            )
             annotations.append(
                 {
                     "id": len(annotations) + 1,
                     "image_id": index + 1,
-                    "category_id": each.label + 1,
+                    "category_id": annotated.label + 1,
                     "bbox": [x0, y0, x1 - x0, y1 - y0],
-                    "area": area(each),
-                    "iscrowd": int(each.crowd),
+                    "area": area(annotated),
+                    "iscrowd": int(annotated.crowd),
                     "segmentation": segmentation,
                 }
             )
@@ -112,13 +114,13 @@ def coco_content(source: ObjectFiles, sizes: Sequence[tuple[int, int]]) -> dict[
     return {"images": images, "annotations": annotations, "categories": categories}
 
 
-def area(each: Object) -> float:
+def area(annotated: Object) -> float:
     """The area of an object in square pixels: of its polygons, its run lengths, or its box."""
-    if each.runs is not None:
-        return float(sum(run_counts(each.runs)[1::2]))
-    if each.polygons:
-        return float(sum(abs(_signed_area(part)) for part in each.polygons))
-    x0, y0, x1, y1 = each.box
+    if annotated.runs is not None:
+        return float(sum(run_counts(annotated.runs)[1::2]))
+    if annotated.polygons:
+        return float(sum(abs(_signed_area(part)) for part in annotated.polygons))
+    x0, y0, x1, y1 = annotated.box
     return (x1 - x0) * (y1 - y0)
 
 

@@ -50,11 +50,15 @@ class CocoObjects(ObjectFiles):
             if entry["category_id"] not in labels:
                 raise refused(where, ValueError(f"there is no category {entry['category_id']}"))
             try:
-                each = _object(entry, labels[entry["category_id"]], sizes[entry["image_id"]])
+                annotated = _object(entry, labels[entry["category_id"]], sizes[entry["image_id"]])
             except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
                 raise refused(where, error) from None
-            objects[entry["image_id"]].append(each)
-        used = [entry for entry in images if not with_objects or any(not each.crowd for each in objects[entry["id"]])]
+            objects[entry["image_id"]].append(annotated)
+        used = [
+            entry
+            for entry in images
+            if not with_objects or any(not annotated.crowd for annotated in objects[entry["id"]])
+        ]
         if not used:
             raise UserError(f"{annotations} has no images{' with objects' if with_objects else ''}.")
         self.image_ids, self.content = [entry["id"] for entry in used], content

@@ -20,8 +20,8 @@ class SceneObjects(Scenes):
     def __getitem__(self, index: int) -> Example:
         example = super().__getitem__(index)
         mask = example.pop("mask")
-        each = Object(tight_box(mask), int(example["label"]), runs=runs_of(mask))
-        return {**example, **columns([each]), "label": np.int32(-1)}
+        annotated = Object(tight_box(mask), int(example["label"]), runs=runs_of(mask))
+        return {**example, **columns([annotated]), "label": np.int32(-1)}
 
 
 def tight_box(mask: np.ndarray) -> tuple[float, float, float, float]:

@@ -30,10 +30,10 @@ class DetectionCollector:
           outputs: `dense.Detections` of its images.
         """
         for row, index in enumerate(np.asarray(batch["index"]).tolist()):
-            taken = np.asarray(outputs.valid[row])
+            valid = np.asarray(outputs.valid[row])
             extent, shape = (np.asarray(batch[name][row]) for name in ("extent", "shape"))
-            masks = None if outputs.masks is None else np.asarray(outputs.masks[row])[taken]
-            parts = (np.asarray(part[row])[taken] for part in (outputs.boxes, outputs.scores, outputs.classes))
+            masks = None if outputs.masks is None else np.asarray(outputs.masks[row])[valid]
+            parts = (np.asarray(part[row])[valid] for part in (outputs.boxes, outputs.scores, outputs.classes))
             self.detections += self._of_image(self.image_ids[index], *parts, masks, extent, shape)
 
     def _of_image(
@@ -60,7 +60,7 @@ class DetectionCollector:
 
     def result(self) -> dict[str, AveragePrecision]:
         """Average precision of boxes and, if there are masks, of these: {"bbox": …, "segm": …}."""
-        kinds = ["bbox", *(["segm"] if any("segmentation" in each for each in self.detections) else [])]
+        kinds = ["bbox", *(["segm"] if any("segmentation" in detection for detection in self.detections) else [])]
         return {kind: average_precision(self.content, self.detections, kind) for kind in kinds}
 
 

@@ -5,9 +5,12 @@ import pytest
 from support import golden, in_names
 
 from jaxprune.data import rng
+from jaxprune.data.augment_objects import detector_input
 from jaxprune.data.joint import detection
+from jaxprune.data.loader import eval_batches, train_batches
 from jaxprune.data.objects.scenes import SceneObjects, runs_of
 from jaxprune.errors import UserError
+from jaxprune.preprocessing import Preprocessing
 
 pytest.importorskip("shapely")
 FILE = golden("dense/det_transforms")
@@ -32,6 +35,9 @@ def case(number):
 
 SIDE = max(max(FILE[f"out/case{number}/image"].shape) for number in CASES)
 TARGET = (SIDE, SIDE)
+# Cutting a polygon adds corners, and may make several of it.
+OBJECTS = max(len(FILE[f"in/case{number}/classes"]) for number in CASES) + 1
+ROOM = {"num_objects": OBJECTS, "num_edges": 64, "num_polygons": 4}
 
 
 @pytest.mark.parametrize("number", CASES)
@@ -49,9 +55,9 @@ def test_jitter_matches(number):
             np.testing.assert_allclose(first, second, atol=1e-9)
         box = detection.polygon_box(polygons)
         np.testing.assert_allclose(box, FILE[f"{prefix}recomputed_boxes"][int(i)], rtol=1e-6)
-    batch = detection.TrainObjects(TARGET, num_objects=5, num_edges=32, num_polygons=2).jittered(example, jitter)
+    batch = detection.TrainObjects(TARGET, **ROOM).jittered(example, jitter)
     count = len(FILE[f"{prefix}boxes"])
-    assert batch["objects"].tolist() == [True] * count + [False] * (5 - count)
+    assert batch["objects"].tolist() == [True] * count + [False] * (OBJECTS - count)
     np.testing.assert_allclose(batch["boxes"][:count], FILE[f"{prefix}boxes"], rtol=1e-6)
     np.testing.assert_array_equal(batch["classes"][:count], FILE[f"{prefix}kept_classes"])
     height, width = batch["extent"]
@@ -106,3 +112,39 @@ def test_the_image_of_a_test_keeps_its_shape_beside_it():
     example = detection.TestObjects(40).prepare(SceneObjects(1, (20, 30))[0], None, False)
     assert example["image"].shape == (40, 40, 3) and example["extent"].tolist() == [27, 40]
     assert example["shape"].tolist() == [20, 30] and not example["image"][27:].any()
+
+
+@pytest.mark.parametrize("masks", ["bitmaps", "none"])
+def test_batches_are_what_a_detector_reads(masks):
+    sides = (32, 48)
+    change = detection.TrainObjects(sides, masks=masks, num_objects=3)
+    options = {"batch_size": 2, "preprocessing": Preprocessing(sides), "seed": 0, "num_threads": 1}
+    batches = train_batches(SceneObjects(6, 32), **options, transform=change)
+    batch = next(iter(batches))
+    images, sizes, objects = detector_input(batch)
+    assert images.shape == (2, *sides, 3) and sizes.shape == (2, 2) and objects.boxes.shape == (2, 3, 4)
+    np.testing.assert_array_equal(objects.valid, batch["objects"])
+    assert (objects.masks is None) == (masks == "none")
+    padding = np.arange(sides[0])[None] >= np.asarray(batch["extent"])[:, :1]
+    assert not np.asarray(images)[padding].any()
+    whole = next(
+        iter(
+            eval_batches(
+                SceneObjects(3, 32),
+                batch_size=2,
+                preprocessing=Preprocessing((40, 40)),
+                num_threads=1,
+                transform=detection.TestObjects(40),
+            )
+        )
+    )
+    images, sizes, objects = detector_input(whole)
+    assert images.shape == (2, 40, 40, 3) and objects is None and whole["shape"].tolist() == [[32, 32]] * 2
+
+
+def test_polygons_become_outlines():
+    example, jitter = case(CASES[0])
+    batch = detection.TrainObjects(TARGET, **ROOM).jittered(example, jitter)
+    _, _, objects = detector_input({name: np.stack([part]) for name, part in batch.items()})
+    assert objects.masks.edges.shape == (1, OBJECTS, ROOM["num_edges"], 4)
+    assert objects.masks.numbers.tolist() == [list(range(ROOM["num_polygons"]))]

@@ -192,7 +192,7 @@ def _confused(outcome: Answers, member: tuple[str, str], num_classes: int) -> di
 def _accuracy(outcome: Answers, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:
     right, dense = outcome.right(member), outcome.right(base)
     low, high = wilson_interval(int(right.sum()), len(right))
-    change, least, most = paired_difference(right, dense)
+    change, least, most = (0.0, 0.0, 0.0) if member == base else paired_difference(right, dense)
     agreement = float((outcome.predictions[member] == outcome.predictions[base]).mean())
     return {
         "accuracy": float(right.mean()),
