@@ -9,8 +9,8 @@ from PIL import Image
 from jaxprune.data.folder import image_files
 from jaxprune.errors import unknown
 
-# Sizes that train from random weights within minutes; steps of 32 photographs a minute on two CPU cores, of pre-training
-# and of classifying.
+# Sizes that train from random weights within minutes; steps of 32 photographs a minute on two CPU cores, of
+# pre-training and of a classifier's training.
 SIZES = {
     "tiny": ({"img_size": 64, "patch_size": 8, "embed_dim": 96, "depth": 4, "num_heads": 3}, 500, 250),
     "small": ({"img_size": 96, "patch_size": 8, "embed_dim": 192, "depth": 6, "num_heads": 3}, 60, 30),
