@@ -8,8 +8,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.models.convnext import ConvNeXtBlock, Cut
-from jaxprune.models.hierarchical import on_map
 from jaxprune.nn.norm import LayerNorm
+from jaxprune.nn.tokens import on_map
 from jaxprune.ops.patches import gather_tokens, scatter_tokens
 
 _EPS = 1e-6
