@@ -161,7 +161,9 @@ class Card:
             )
         if self.kind != kind:
             remedies = {"model": "fine-tune it first", "mim": "give a pre-training run", "ranker": "train one first"}
-            raise UserError(f"{where} holds {_KINDS[self.kind]}, and {_KINDS[kind]} is needed: {remedies[kind]}.")
+            remedies["dense"] = "train one by the command segment"
+            remedy = "use the command segment" if self.kind == "dense" else remedies[kind]
+            raise UserError(f"{where} holds {_KINDS[self.kind]}, and {_KINDS[kind]} is needed: {remedy}.")
         return self
 
 

@@ -143,13 +143,13 @@ class MaskRCNN(Detector):
         boxes, probabilities = self.scored(pyramid, images, proposals, sizes)
         options: Any = {"score": self.min_score, "overlap": self.overlap, "num": self.max_detections}
         final = jax.vmap(lambda *parts: detections(*parts, **options))
-        places, scores, classes, _, taken = final(boxes, probabilities, proposals.valid, sizes)
+        places, scores, classes, _, places_taken = final(boxes, probabilities, proposals.valid, sizes)
         masks = None
         if self.mask_head is not None:
             logits = self.mask_head(_flat(self._pooled(pyramid, images, places, MASK_BINS)))
             masks = jax.nn.sigmoid(of_class(logits, classes.reshape(-1)))
             masks = masks.reshape(*classes.shape, *masks.shape[1:])
-        return Detections(places, scores, classes, masks, taken)
+        return Detections(places, scores, classes, masks, places_taken)
 
     def scored(
         self,
@@ -250,11 +250,11 @@ class MaskRCNN(Detector):
         positive = first.valid & (first.classes < self.num_classes)
         pooled = self._pooled(pyramid, images, first.boxes, MASK_BINS)
         logits = self.mask_head(_flat(pooled))
-        own = of_class(logits, jnp.where(positive, first.classes, 0).reshape(-1))
+        of_label = of_class(logits, jnp.where(positive, first.classes, 0).reshape(-1))
         make = targets_from_outlines if isinstance(masks, Outlines) else targets_from_bitmaps
-        side = own.shape[1]
+        side = of_label.shape[1]
         targets = jax.vmap(lambda masks, ids, boxes: make(masks, ids, boxes, side))(masks, first.objects, first.boxes)
-        loss = mask_loss(own, _flat(targets), positive.reshape(-1))
+        loss = mask_loss(of_label, _flat(targets), positive.reshape(-1))
         return loss, (pooled, logits, targets, positive)
 
     def _pooled(
@@ -266,8 +266,8 @@ class MaskRCNN(Detector):
 
 
 def _sizes(images: Array, sizes: Any) -> Float[Array, "b 2"]:
-    whole = jnp.broadcast_to(jnp.asarray(images.shape[1:3], jnp.float32)[None], (len(images), 2))
-    return whole if sizes is None else jnp.asarray(sizes, jnp.float32)
+    full_size = jnp.broadcast_to(jnp.asarray(images.shape[1:3], jnp.float32)[None], (len(images), 2))
+    return full_size if sizes is None else jnp.asarray(sizes, jnp.float32)
 
 
 def _flat(part: Array) -> Array:

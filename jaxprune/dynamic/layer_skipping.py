@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float
 
 from jaxprune.dynamic.engine import buckets_of
 from jaxprune.dynamic.laudnet import LAUDNet
-from jaxprune.dynamic.segments import normalized
 from jaxprune.errors import UserError
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import merge, split
 
 
@@ -97,7 +97,7 @@ def _filled(rows: np.ndarray, buckets: Sequence[int]) -> np.ndarray:
 
 
 def _stem(model: LAUDNet, pixels: Any) -> jax.Array:
-    images = normalized(pixels, model.preprocessing)
+    images = normalize(pixels, model.preprocessing.mean, model.preprocessing.std)
     return model.stem(images.astype(model.dtype or images.dtype))
 
 

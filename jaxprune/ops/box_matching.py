@@ -42,12 +42,12 @@ def match(
       low_quality: whether the boxes with an object's largest overlap are positive too, all that equal it exactly. They
         keep the object that they overlap most themselves.
     """
-    known = jnp.where(valid[:, None], overlaps, -1.0)
-    objects, best = known.argmax(0).astype(jnp.int32), known.max(0)
+    among_valid = jnp.where(valid[:, None], overlaps, -1.0)
+    objects, best = among_valid.argmax(0).astype(jnp.int32), among_valid.max(0)
     labels = jnp.where(best >= high, POSITIVE, jnp.where(best >= low, IGNORED, NEGATIVE))
     if low_quality:
-        largest = known.max(1, keepdims=True)
-        labels = jnp.where(((known == largest) & valid[:, None]).any(0), POSITIVE, labels)
+        largest = among_valid.max(1, keepdims=True)
+        labels = jnp.where(((among_valid == largest) & valid[:, None]).any(0), POSITIVE, labels)
     return Matches(objects, labels.astype(jnp.int32))
 
 
@@ -82,14 +82,15 @@ def _smallest(keys: Array, among: Array, count: Array) -> Array:
     return among & (rank < count)
 
 
-def drawn_first(sampled: Sampled, num: int) -> tuple[Int[Array, "k"], Bool[Array, "k"]]:
-    """The numbers of drawn boxes in `num` places: positives in order, then negatives in order.
+def drawn_first(sampled: Sampled, keys: Float[Array, "n"], num: int) -> tuple[Int[Array, "k"], Bool[Array, "k"]]:
+    """The numbers of drawn boxes in `num` places: positives, then negatives, each with the smallest keys first.
 
     Returns:
       (numbers, which places are taken).
     """
+    order = jnp.argsort(keys, stable=True)
     rank = jnp.where(sampled.positive, 0, jnp.where(sampled.negative, 1, 2))
-    ids = jnp.argsort(rank, stable=True).astype(jnp.int32)
+    ids = order[jnp.argsort(rank[order], stable=True)].astype(jnp.int32)
     ids = jnp.pad(ids, (0, max(num - ids.size, 0)))[:num]
-    taken = jnp.arange(num, dtype=jnp.int32) < sampled.positive.sum() + sampled.negative.sum()
-    return jnp.where(taken, ids, 0), taken
+    valid_places = jnp.arange(num, dtype=jnp.int32) < sampled.positive.sum() + sampled.negative.sum()
+    return jnp.where(valid_places, ids, 0), valid_places

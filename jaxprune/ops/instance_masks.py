@@ -147,8 +147,8 @@ def targets_from_outlines(
       ids: the object of each box.
     """
     most = len(objects.numbers)
-    one = lambda number, box: rasterized(objects.edges[number], objects.polygons[number], box, side, most)
-    return jax.lax.map(lambda pair: one(*pair), (ids, boxes), batch_size=min(32, max(len(boxes), 1)))
+    of_box = lambda number, box: rasterized(objects.edges[number], objects.polygons[number], box, side, most)
+    return jax.lax.map(lambda pair: of_box(*pair), (ids, boxes), batch_size=min(32, max(len(boxes), 1)))
 
 
 def targets_from_bitmaps(
@@ -164,12 +164,12 @@ def targets_from_bitmaps(
     rows = axis_weights(boxes[:, 1], boxes[:, 3], height, side)
     columns = axis_weights(boxes[:, 0], boxes[:, 2], width, side)
 
-    def one(part: tuple[Array, Array, Array]) -> Array:
+    def of_box(part: tuple[Array, Array, Array]) -> Array:
         number, of_rows, of_columns = part
         bitmap = bitmaps[number].astype(jnp.float32)
         return of_rows @ bitmap @ of_columns.T >= THRESHOLD
 
-    return jax.lax.map(one, (ids, rows, columns), batch_size=min(8, max(len(boxes), 1)))
+    return jax.lax.map(of_box, (ids, rows, columns), batch_size=min(8, max(len(boxes), 1)))
 
 
 def paste(

@@ -41,7 +41,7 @@ def nms(
     area = areas(boxes)
 
     def take(place: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        alive, ids, taken = state
+        alive, ids, places = state
         # The first of the largest scores.
         best = jnp.argmax(jnp.where(alive, scores, -jnp.inf)).astype(jnp.int32)
         exists = alive.any()
@@ -52,8 +52,8 @@ def nms(
             dropped &= groups == groups[best]
         left = alive & ~dropped & (jnp.arange(alive.size) != best)
         alive = jnp.where(exists, left, alive)
-        return alive, ids.at[place].set(jnp.where(exists, best, 0)), taken.at[place].set(exists)
+        return alive, ids.at[place].set(jnp.where(exists, best, 0)), places.at[place].set(exists)
 
     start = (alive, jnp.zeros((num,), jnp.int32), jnp.zeros((num,), bool))
-    _, ids, taken = jax.lax.fori_loop(0, num, take, start)
-    return ids, taken
+    _, ids, places = jax.lax.fori_loop(0, num, take, start)
+    return ids, places

@@ -59,8 +59,8 @@ def axis_weights(
             total = total + counted
         return total
 
-    whole = jnp.arange(size + 1, dtype=jnp.float32)[None, None]  # 0 … size
-    inner = before(whole, False)  # samples before each place
+    borders = jnp.arange(size + 1, dtype=jnp.float32)[None, None]  # 0 … size
+    inner = before(borders, False)  # samples before each place
     outside = before(jnp.full((1, 1, 1), -1.0), False)
     total = before(jnp.full((1, 1, 1), float(size)), True)
     spacing = step[:, None, None] / counts
@@ -70,7 +70,7 @@ def axis_weights(
         number = high - low
         return number * (sample(low) - origin) + spacing * number * (number - 1) / 2
 
-    places = whole[..., :size]
+    places = borders[..., :size]
     low, high = inner[..., :size], inner[..., 1:]  # samples in [i, i + 1)
     falling = (high - low) - run(low, high, places)
     rising = jnp.pad(run(low, high, places)[..., :-1], ((0, 0), (0, 0), (1, 0)))

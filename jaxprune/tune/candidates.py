@@ -20,6 +20,7 @@ class Candidate(NamedTuple):
       kept: fraction of the patches left at the end.
       model: the network.
       cost: predicted cost.
+      weights: fingerprint of weights of its own, such as a healed network's; "" for the dense network's.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Candidate(NamedTuple):
     kept: float
     model: Any
     cost: Cost
+    weights: str = ""
 
     @property
     def family(self) -> tuple[str, tuple[int, ...]]:

@@ -77,7 +77,7 @@ class Tuned(NamedTuple):
     """The result of tuning.
 
     Attributes:
-      plan: the plan as one line; "" for the dense network.
+      plan: the plan as one line, after the name of a healed network; "" for the dense network.
       model: the network under that plan.
       why: a sentence that explains the choice.
       rows: dense, the next smaller dense network, then plans by falling cost.
@@ -86,6 +86,7 @@ class Tuned(NamedTuple):
       bound: the requested bound.
       settings: the settings of the search.
       images: numbers of estimation and test images.
+      healed: name of the healed network that was chosen; "" for a plan of the dense network, or none.
     """
 
     plan: str
@@ -97,3 +98,4 @@ class Tuned(NamedTuple):
     bound: Bound
     settings: Settings
     images: tuple[int, int]
+    healed: str = ""

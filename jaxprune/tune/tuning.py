@@ -1,7 +1,7 @@
 """Tunes a network to this device: the cheapest plan with bounded risk, or the safest plan with bounded cost."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -42,6 +42,7 @@ def tune(
     num_images: int | None = None,
     labels: np.ndarray | None = None,
     smaller: Any = None,
+    healed: Mapping[str, Any] | None = None,
     mesh: Mesh | None = None,
     store: Store | None = None,
 ) -> Tuned:
@@ -62,6 +63,8 @@ def tune(
       num_images: number of images, if `images` is a function.
       labels: labels of an array of images, (n,), for a bound on accuracy.
       smaller: a smaller dense network to time for comparison; by default `next_smaller`.
+      healed: networks with weights of their own under plans, such as `recover` makes, {name: network}: tried beside the
+        plans. The guarantee holds if none of them learnt from `images`.
       mesh: the devices for the images; costs are those of one device.
       store: stores the measurements.
 
@@ -78,15 +81,18 @@ def tune(
     show, count = (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
     _require_enough(count, bound.check(), settings)
     _log.info("%s", pareto_testing.images_needed(count // 2, bound.risk, settings.delta))
-    network = _Networks.of(model, settings, smaller)
+    network = _Networks.of(model, settings, smaller, healed or {})
     keep = (store or Store()).under(
         format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.sides, jax=jax.__version__
     )
-    firsts = keep.arrays("copies", lambda: {"first": first_of_copies(show, count)}, images=count)["first"]
+    mesh, programs = mesh or parallel.mesh_from_text("data=-1"), blockwise.Programs()
+    features = _features(network.dense, show, count, mesh, programs, keep)
+    find = lambda: {"first": first_of_copies(show, count, features)}
+    firsts = keep.arrays("copies", find, images=count, features=features is not None)["first"]
     halves = _halves(np.unique(firsts), count, bound, settings)
     _log.info("Timing the blocks of the dense network and of %s on this device.", ", ".join(network.methods))
     table = _cost_table(network, settings, keep)
-    errors = _Errors(network.dense, show, halves, bound, settings, mesh or parallel.mesh_from_text("data=-1"), keep)
+    errors = _Errors(network.dense, show, halves, bound, settings, mesh, keep, programs)
     _log.info("Estimating the risks of up to %d plans on %d images.", settings.limit, len(halves.first))
     plans, rejected = _searched(network, table, errors, bound, settings)
     counts = {plan.name: int(errors.estimate(plan).sum()) for plan in plans}
@@ -102,7 +108,8 @@ def tune(
     _log.info("Testing plans on %d other images.", len(halves.second))
     best, why, tests = _decision(finalists, timed, errors, bound, settings)
     if copies := count - len(halves.first) - len(halves.second):
-        why += f" Of {count} images {copies} are copies or near copies of others, and were left out."
+        near = "pixels" if features is None else "pixels or the network's features"
+        why += f" Of {count} images {copies} are copies or, by {near}, near copies of others, and were left out."
     # The device may have become faster or slower since the table was measured.
     predicted = lambda cost: table.rescaled(cost, timed[DENSE][0].median)
     rows = [Row(DENSE, _gflops(network.dense), None, timed[DENSE], 0, len(halves.first))]
@@ -114,7 +121,25 @@ def tune(
         rows.append(Row(plan.name, _gflops(plan.model), *estimated, tests.get(plan.name)))
     name, tuned = (best.name, best.model) if best else ("", network.dense)
     sizes = len(halves.first), len(halves.second)
-    return Tuned(name, tuned, why, tuple(rows), tuple(plan.name for plan in front), table, bound, settings, sizes)
+    own = next((label for label, fast in (healed or {}).items() if fast is tuned), "")
+    return Tuned(name, tuned, why, tuple(rows), tuple(plan.name for plan in front), table, bound, settings, sizes, own)
+
+
+def _features(
+    dense: Any, show: Show, count: int, mesh: Mesh, programs: blockwise.Programs, store: Store
+) -> np.ndarray | None:
+    """The features of all images, by which near copies are found; None if the network pools none."""
+    forward = blockwise.features(dense, programs)
+    if forward is None:
+        return None
+
+    def make() -> dict[str, np.ndarray]:
+        collector = Stacked("features")
+        _log.info("Looking for copies among %d images, by pixels and by the network's features.", count)
+        ((values, _),) = run_over(show(np.arange(count)), {"features": forward}, [collector], mesh, desc="copies")
+        return {"features": np.asarray(values, np.float32)}
+
+    return store.arrays("features", make, images=count)["features"]
 
 
 class _Halves(NamedTuple):
@@ -146,19 +171,19 @@ class _Networks(NamedTuple):
 
     Attributes:
       dense: the network without a plan.
-      trained: the network under the plan that it was trained with; None without one.
+      trained: the network under the plan that it was trained with, and healed ones, by the names of their rows.
       smaller: a smaller dense network, or None.
       methods, places: methods and places of the plans.
     """
 
     dense: Any
-    trained: Any
+    trained: Mapping[str, Any]
     smaller: Any
     methods: tuple[str, ...]
     places: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, model: Any, settings: Settings, smaller: Any) -> "_Networks":
+    def of(cls, model: Any, settings: Settings, smaller: Any, healed: Mapping[str, Any]) -> "_Networks":
         size = model.preprocessing.img_size
         depth = len(model.sites(size))
         for place in (place for places in settings.places for place in places):
@@ -166,8 +191,11 @@ class _Networks(NamedTuple):
                 raise UserError(
                     f"places={settings.places} name block {place}: the network has blocks 0 to {depth - 1}."
                 )
-        trained = model if model.plan is not None and model.plan.steps_for(depth) else None
-        dense = model if trained is None else reduction.apply(model, reduction.Plan(steps=()), img_size=size)
+        trained = {model.plan.text: model} if model.plan is not None and model.plan.steps_for(depth) else {}
+        dense = reduction.apply(model, reduction.Plan(steps=()), img_size=size) if trained else model
+        for name, network in healed.items():
+            _require_alike(name, network, dense)
+            trained |= {f"{name}: {network.plan.text}": network}
         smaller = next_smaller(dense) if smaller is None else smaller
         if smaller is not None and not isinstance(smaller, Host):
             raise UserError(
@@ -187,7 +215,7 @@ def _cost_table(network: _Networks, settings: Settings, store: Store) -> CostTab
 def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bound, settings: Settings) -> Searched:
     """The plans to estimate on all images, with the one that the network was trained with, and the rejected ones."""
     methods = [method for method in table.methods() if method in network.methods]
-    trained = [] if network.trained is None else [_trained(network, table)]
+    trained = [_trained(name, fast, network.dense, table) for name, fast in network.trained.items()]
     if not methods and not trained:
         raise UserError(f"The network can follow none of {', '.join(network.methods)}: name other methods.")
     trained_names = {plan.name for plan in trained}
@@ -206,43 +234,59 @@ def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bo
     return searched._replace(promising=[*searched.promising, *trained])
 
 
-def _trained(network: _Networks, table: CostTable) -> Candidate:
-    plan = network.trained.plan
-    steps = plan.steps_for(len(network.trained.sites()))
+def _require_alike(name: str, network: Any, dense: Any) -> None:
+    if getattr(network, "plan", None) is None:
+        raise UserError(f"The healed network {name} has no plan: give one that recover() or apply() returned.")
+    for what, value, expected in (
+        ("image size", network.preprocessing.sides, dense.preprocessing.sides),
+        ("number of classes", network.num_classes, dense.num_classes),
+    ):
+        if value != expected:
+            raise UserError(f"The healed network {name} has {what} {value}, the dense one {expected}: give its own.")
+
+
+def _trained(name: str, fast: Any, dense: Any, table: CostTable) -> Candidate:
+    steps = fast.plan.steps_for(len(fast.sites()))
     methods = tuple(dict.fromkeys(at.method for at in steps))
     if set(methods) <= set(table.methods()):
-        cost = table.predict(network.trained)
+        cost = table.predict(fast)
     else:
         # Its methods may have parameters and are not in the table: predicted by FLOPs until it is timed as a whole.
-        share = _gflops(network.trained) / _gflops(network.dense)
+        share = _gflops(fast) / _gflops(dense)
         cost = Cost(table.dense.seconds * share, table.dense.megabytes)
-    return Candidate(plan.text, "+".join(methods), tuple(at.layer for at in steps), 0.0, network.trained, cost)
+    places = tuple(at.layer for at in steps)
+    return Candidate(name, "+".join(methods), places, 0.0, fast, cost, fingerprint(fast))
 
 
 class _Errors:
     """The errors of plans on images; the answers of networks are stored."""
 
     def __init__(
-        self, dense: Any, show: Show, halves: _Halves, bound: Bound, settings: Settings, mesh: Mesh, store: Store
+        self,
+        dense: Any,
+        show: Show,
+        halves: _Halves,
+        bound: Bound,
+        settings: Settings,
+        mesh: Mesh,
+        store: Store,
+        programs: blockwise.Programs,
     ):
         self._dense, self._show, self._halves, self._mesh, self._store = dense, show, halves, mesh, store
         self._errors = image_errors.accuracy_errors if bound.kind == "accuracy" else image_errors.agreement_errors
-        self._neighbours, self._programs = settings.neighbours, blockwise.Programs()
+        self._neighbours, self._programs = settings.neighbours, programs
         ends = [max(int(share * len(halves.first)), 1) for share in SHARES]
         self._parts = np.split(halves.first, ends[:-1])
 
     def estimate(self, plan: Candidate, share: int = -1) -> np.ndarray:
         """Errors on a share of the estimation images, (n,); `share` is an index in `search.SHARES`."""
-        dense, answers = self._estimating(DENSE, self._dense, -1), self._estimating(plan.name, plan.model, share)
+        dense, answers = self._estimating(-1), self._estimating(share, plan)
         return self._errors(dense[: len(answers.values)], answers, dense, neighbours=self._neighbours, in_bank=True)
 
     def test(self, plan: Candidate) -> int:
         """Number of errors among the test images."""
-        bank = self._estimating(DENSE, self._dense, -1)
-        dense, answers = (
-            self._answers(name, model, self._halves.second, "testing")
-            for name, model in ((DENSE, self._dense), (plan.name, plan.model))
-        )
+        bank = self._estimating(-1)
+        dense, answers = (self._answers(tried, self._halves.second, "testing") for tried in (None, plan))
         return int(self._errors(dense, answers, bank, neighbours=self._neighbours, in_bank=False).sum())
 
     @property
@@ -250,16 +294,19 @@ class _Errors:
         """Number of test images."""
         return len(self._halves.second)
 
-    def _estimating(self, name: str, model: Any, share: int) -> image_errors.Answers:
+    def _estimating(self, share: int, plan: Candidate | None = None) -> image_errors.Answers:
         parts = self._parts[: range(len(SHARES))[share] + 1]
         answers = [
-            self._answers(name, model, part, f"part {number} of {len(SHARES)}")
+            self._answers(plan, part, f"part {number} of {len(SHARES)}")
             for number, part in enumerate(parts, start=1)
             if len(part)
         ]
         return image_errors.Answers(*(np.concatenate(columns) for columns in zip(*answers, strict=True)))
 
-    def _answers(self, name: str, model: Any, numbers: np.ndarray, part: str) -> image_errors.Answers:
+    def _answers(self, plan: Candidate | None, numbers: np.ndarray, part: str) -> image_errors.Answers:
+        """The answers of the network under a plan, or of the dense one."""
+        name, model = (DENSE, self._dense) if plan is None else (plan.name, plan.model)
+
         def make() -> dict[str, np.ndarray]:
             forward = blockwise.outputs(model, self._programs)
             collector = Stacked("answers", ("label",))
@@ -271,7 +318,8 @@ class _Errors:
             labels = labels if labels.ndim == 1 else np.full(len(values), -1)
             return {"values": values.argmax(-1) if model.num_classes else values, "label": labels}
 
-        arrays = self._store.arrays(f"{name} {part}", make, images=numbers.tolist())
+        own = {"weights": plan.weights} if plan is not None and plan.weights else {}
+        arrays = self._store.arrays(f"{name} {part}", make, images=numbers.tolist(), **own)
         return image_errors.Answers(arrays["values"], arrays["label"])
 
 

@@ -161,10 +161,13 @@ def check_one_trace(model, on: str):
 
 ALONE = ["cls", "clip"]
 IN_GROUPS = [name for name in HOSTS if name not in ALONE]
+# On the first host methods are quick in groups, and by themselves where they are in none.
+OF_CLS = group_cases(["cls"])
+UNGROUPED = sorted(set(METHODS).difference(*groups("cls")))
 
 
 @pytest.mark.parametrize("on", slow_but(["cls"], ALONE))
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_but(UNGROUPED, METHODS))
 def test_every_method_gives_what_was_promised_from_one_trace(method, on):
     if readable(method, on):
         check_one_trace(reduce(method, on), on)
@@ -173,8 +176,10 @@ def test_every_method_gives_what_was_promised_from_one_trace(method, on):
             reduce(method, on)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("on", "group"), group_cases(IN_GROUPS))
+@pytest.mark.parametrize(
+    ("on", "group"),
+    [*OF_CLS, *(pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in group_cases(IN_GROUPS))],
+)
 def test_every_host_gets_what_was_promised_from_one_trace(on, group):
     check_one_trace(grouped(on, group), on)
 

@@ -87,22 +87,30 @@ def objects(file, *, empty=(), bitmaps=None, room=2):
             count = len(parts)
             boxes[i, :count], classes[i, :count] = file[f"in/gt{i}/boxes"], file[f"in/gt{i}/classes"]
             valid[i, :count] = True
-    packed = [outlines(parts, most, 40, 3) for parts in polygons]
+    rooms = room_for(polygons)
+    packed = [outlines(parts, most, *rooms) for parts in polygons]
     masks = Outlines(*(jnp.asarray(np.stack(part)) for part in zip(*packed, strict=True)))
     if bitmaps is not None:
         masks = jnp.asarray(drawn(polygons, most, bitmaps))
     return dense.Objects(jnp.asarray(boxes), jnp.asarray(classes), jnp.asarray(valid), masks)
 
 
+def room_for(polygons):
+    """The largest numbers of edges and of polygons of an object, and one more."""
+    every = [parts for objects in polygons for parts in objects]
+    return 1 + max(sum(part.size // 2 for part in parts) for parts in every), 1 + max(map(len, every))
+
+
 def drawn(polygons, most, side):
     """Polygons as bitmaps, by COCO's rule: each is rasterised in the box of the whole image."""
     from jaxprune.ops.instance_masks import targets_from_outlines
 
+    rooms = room_for(polygons)
     whole = jnp.tile(jnp.array([[0.0, 0, side, side]]), (most, 1))
     return np.stack(
         [
             targets_from_outlines(
-                Outlines(*map(jnp.asarray, outlines(parts, most, 40, 3))), jnp.arange(most), whole, side
+                Outlines(*map(jnp.asarray, outlines(parts, most, *rooms))), jnp.arange(most), whole, side
             )
             for parts in polygons
         ]

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from detectors import backbone_sizes, batch, objects, published, pyramid, sampling
 from flax import nnx
-from support import assert_gradients, golden, in_names, nhwc, quick_compile, weights
+from support import assert_gradients, depth_of, golden, in_names, nhwc, quick_compile, weights
 
-from jaxprune import checkpoints, models
+from jaxprune import checkpoints, dense, models
 from jaxprune.dense.parts.simple_pyramid import SimplePyramid, pyramid_rules
-from jaxprune.nn.params import merge, split
+from jaxprune.nn.params import merge, split, variables
 from jaxprune.ops.instance_masks import paste
+from jaxprune.train.detection_optimizer import decays, rate_scales, warmup_steps
+from jaxprune.weights.rules import to_published
 
 KINDS = {"mask_rcnn": "dense/det_full", "cascade_mask_rcnn": "dense/det_cascade"}
 
@@ -163,6 +165,32 @@ def test_detections_match(kind):
         close(boxes, file[f"out/eval/image{i}/final_boxes"])
         pasted = paste(masks, boxes.astype(np.float32), tuple(output.tolist())) >= 0.5
         assert (pasted != file[f"out/eval/image{i}/final_masks"]).sum() <= 2
+
+
+def test_rates_and_weight_decay_by_name():
+    file = golden("dense/det_optim")
+    names, depth = [str(name) for name in file["out/names"]], depth_of(map(str, file["out/names"]), "backbone.net.")
+    sizes = {"img_size": 32, "patch_size": 16, "pretrain_img_size": 32, "embed_dim": 8, "depth": depth, "num_heads": 2}
+    model = dense.create("mask_rcnn", encoder="vitdet", features=4, hidden=4, **sizes, rngs=nnx.Rngs(0))
+    params = split(model).params
+    scales, decay = rate_scales(model, list(params)), decays(list(params))
+    expected = dict(zip(names, zip(file["out/lr_scale"], file["out/weight_decay"] > 0, strict=True), strict=True))
+    # Each parameter is marked by its number, and the marks are read under the published names.
+    order = list(params)
+    for parameter, variable in variables(model).items():
+        variable[...] = jnp.full(variable.shape, float(order.index(parameter)))
+    written = {name: order[int(tensor.reshape(-1)[0])] for name, tensor in to_published(model).items()}
+    assert set(written) == set(expected)
+    for name, parameter in written.items():
+        np.testing.assert_allclose(scales[parameter], expected[name][0], rtol=1e-9, err_msg=name)
+        assert decay[parameter] == expected[name][1], name
+
+
+def test_the_published_schedule():
+    file = golden("dense/det_optim")
+    steps = int(file["in/max_iter"])
+    schedule = warmup_steps(1.0, steps, milestones=(163_889, 177_546))
+    np.testing.assert_allclose([schedule(step) for step in file["in/iteration"]], file["out/lr_multiplier"], rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)

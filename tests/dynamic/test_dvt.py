@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, golden_names, in_names, nhwc, quickly, weights
+from support import golden, golden_names, in_names, nhwc, quickly, slow_but, weights
 
 from jaxprune import dynamic, models, scoring
 from jaxprune.checkpoints import load_pretrained
@@ -37,7 +37,7 @@ def built(file):
     return load_pretrained(model, weights(file))
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=slow_but(NAMES[:1], NAMES))
 def case(request):
     file = FILES[request.param]
     model = built(file)

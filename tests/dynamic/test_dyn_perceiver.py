@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, golden_names, in_names, nhwc, perturbed, quickly, weights
+from support import golden, golden_names, in_names, nhwc, perturbed, quickly, slow_but, weights
 
 from jaxprune import dynamic, models, scoring
 from jaxprune.checkpoints import load_pretrained
@@ -61,7 +61,7 @@ def built(file):
     return load_pretrained(model, tensors_of(file))
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=slow_but(NAMES[-1:], NAMES))
 def case(request):
     return FILES[request.param], built(FILES[request.param])
 
@@ -183,6 +183,7 @@ def test_the_engine_equals_all_exits_at_once():
     assert len(set(exits)) > 1
 
 
+@pytest.mark.slow
 def test_published_costs():
     """ResNet-50 × 0.375 with 128 latents: 0.632, 1.02 and 1.206 · 10⁹ at exits 1, 2 and 4, by fvcore."""
     model = nnx.eval_shape(lambda: dynamic.create("dyn_perceiver", width=24, num_latents=128, rngs=nnx.Rngs(0)))

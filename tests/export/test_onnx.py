@@ -13,10 +13,13 @@ from support import quickly
 
 from export.networks import FAMILIES, GROUPS, dense, of_family, reduced
 from jaxprune import export
+from jaxprune.checkpoints import load_model, save_model
 from jaxprune.errors import UserError
 from jaxprune.export import as_onnx, verify
 from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import Preprocessing
+from jaxprune.recover import recover
+from jaxprune.reduction import At
 
 packages = pytest.mark.skipif(
     any(as_onnx.importlib.util.find_spec(name) is None for name in as_onnx.NEEDED), reason="needs jaxprune[export]"
@@ -131,3 +134,17 @@ def test_a_file_for_one_batch_and_a_damaged_one(tmp_path, monkeypatch):
         export.onnx(model, path)
     # What was there before stays.
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+@slow
+@packages
+def test_a_healed_file_is_written_and_verified(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (16, 16, 16, 3)).astype(np.uint8)
+    model = reduced(At(1, "tome", keep_rate=0.5))
+    teacher = dense()
+    healed = recover(model, images, teacher=teacher, minutes=0, steps=3, batch_size=4)
+    assert not np.array_equal(healed.head.kernel[...], model.head.kernel[...])
+    save_model(healed, tmp_path / "healed.safetensors")
+    reloaded = load_model(tmp_path / "healed.safetensors")
+    written = export.onnx(reloaded, tmp_path / "a.onnx")
+    assert written.difference <= verify.TOLERANCE and reloaded.plan == model.plan

@@ -106,9 +106,10 @@ def test_samples():
         positive, negative = (file[f"out/sample_{num}_{share}/{kind}"] for kind in ("positive", "negative"))
         np.testing.assert_array_equal(np.flatnonzero(sampled.positive), positive)
         np.testing.assert_array_equal(np.flatnonzero(sampled.negative), negative)
-        ids, taken = drawn_first(sampled, int(num))
-        np.testing.assert_array_equal(ids[taken], np.concatenate([positive, negative]))
-    places, taken = drawn_first(sample(labels * NEGATIVE - 1, keys, 4, 0.5), 400)
+        ids, taken = drawn_first(sampled, keys, int(num))
+        by_key = [part[np.argsort(file["in/keys"][part])] for part in (positive, negative)]
+        np.testing.assert_array_equal(ids[taken], np.concatenate(by_key))
+    places, taken = drawn_first(sample(labels * NEGATIVE - 1, keys, 4, 0.5), keys, 400)
     assert places.shape == taken.shape == (400,) and not taken.any()
 
 

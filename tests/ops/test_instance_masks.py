@@ -21,7 +21,8 @@ from_outlines = jax.jit(instance_masks.targets_from_outlines, static_argnums=3, 
 def test_targets_match(side):
     boxes, ids = jnp.asarray(FILE["in/roi"]), jnp.arange(len(OBJECTS))
     room = max(map(len, POLYGONS)) + 1
-    packed = instance_masks.outlines(POLYGONS, len(OBJECTS) + 1, 64, room)
+    edges = max(sum(part.size // 2 for part in parts) for parts in POLYGONS) + 1
+    packed = instance_masks.outlines(POLYGONS, len(OBJECTS) + 1, edges, room)
     packed = instance_masks.Outlines(*map(jnp.asarray, packed))
     masks = from_outlines(packed, ids, boxes, side)
     np.testing.assert_array_equal(masks, FILE[f"out/targets_{side}_from_polygons"])

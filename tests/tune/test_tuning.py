@@ -158,6 +158,36 @@ def test_accuracy_and_features_and_a_network_that_was_trained_under_a_plan(class
 
 
 @pytest.mark.slow
+def test_healed_networks_are_tried_with_their_own_weights(classifier, counting_device, tmp_path):
+    """The row of a healed network counts its own errors, and other weights under its name are measured anew."""
+    shown, first = images(), np.split(np.random.default_rng(0).permutation(40), 2)[0]
+    plan = Plan.from_text("topk@1:keep_rate=0.25")
+    store = Store(tmp_path)
+    for scale in (-1.0, 1.0):
+        fast = reduction.apply(classifier, plan)
+        fast.head.kernel[...] *= scale
+        tuned = tune(
+            classifier, shown, bound=Bound("agreement", 0.5), settings=QUICK, healed={"mine": fast}, store=store
+        )
+        (row,) = (row for row in tuned.rows if row.name == f"mine: {plan.text}")
+        assert row.errors == (answers_of(fast, shown) != answers_of(classifier, shown))[first].sum()
+        assert tuned.healed == ("mine" if tuned.plan == row.name else "")
+    # It is the cheapest of all: under a bound that every plan satisfies, the answer is it, not its plan.
+    tuned = tune(classifier, shown, bound=Bound("agreement", 0.01), settings=QUICK, healed={"mine": fast})
+    assert tuned.healed == "mine" and tuned.model is fast
+
+
+def test_healed_networks_that_do_not_fit_are_refused(classifier):
+    other = models.create("vit", **{**SIZES, "img_size": 24}, num_classes=4, rngs=nnx.Rngs(0))
+    for healed, message in (
+        (classifier, "The healed network mine has no plan"),
+        (reduction.apply(other, Plan("topk", 0.5, (1,))), r"image size \(24, 24\), the dense one \(16, 16\)"),
+    ):
+        with pytest.raises(UserError, match=message):
+            tune(classifier, images(), bound=Bound("agreement", 0.5), settings=QUICK, healed={"mine": healed})
+
+
+@pytest.mark.slow
 def test_clips_are_tuned_by_the_mean_over_their_views():
     sizes = {**SIZES, "patch_size": 8, "num_frames": 4, "depth": 2}
     clip = models.create("video_vit", **sizes, num_classes=3, head_init_scale=5.0, rngs=nnx.Rngs(0))

@@ -194,6 +194,9 @@ class Recipe(Training):
 
     batch_size: int = number(64, "images a step", at_least=1)
     epochs: float = number(1.0, "passes over the training images", above=0)
+    steps: int = number(
+        0, "> 0: length in optimizer steps, to which `epochs` and its warm-up stretch", at_least=0, free=True
+    )
     dtype: str = choice("float32", 'compute dtype; "bfloat16" on accelerators', DTYPES)
     data: Data = Data()
 
@@ -201,6 +204,6 @@ class Recipe(Training):
 def shrink(config: Config) -> None:
     """Shrinks the settings of `Recipe` to seconds on a CPU, on built-in data."""
     config.data.update(source="scenes", path="", name="", img_size=32, num_train=32, num_eval=12, num_threads=1)
-    config.update(batch_size=8, epochs=1.0, log_every=2, checkpoint_every=2, max_minutes=0.0, dtype="float32")
+    config.update(batch_size=8, epochs=1.0, steps=0, log_every=2, checkpoint_every=2, max_minutes=0.0, dtype="float32")
     config.mesh = "data=-1"
     config.optimizer.warmup_epochs = 0.5

@@ -86,7 +86,10 @@ def describe(section: Section, tuned: Tuned) -> None:
     """Adds the results to a section of a report."""
     bound, (estimating, testing) = tuned.bound, tuned.images
     section.note(tuned.why, kind="info" if tuned.plan else "warning")
-    if tuned.plan:
+    if tuned.healed:
+        section.text("The healed network holds its plan; every command opens it with:")
+        section.command(f"--config.run={tuned.healed}")
+    elif tuned.plan:
         section.text(
             "The plan, as text for `jaxprune.reduction.Plan.from_text`; `--config.plan` and `--config.plans` also take "
             "the file that holds it, `plan.txt`:"
@@ -121,7 +124,7 @@ def describe(section: Section, tuned: Tuned) -> None:
     section.figure(
         plot,
         "Risk against time. Numbers are the fractions of patches left in the end; plans of one method at the same "
-        f"blocks have one colour.{plots.front_note(plot, 'safest plans')}",
+        f"blocks have one colour.{plots.front_note(plot, 'lowest risks measured')}",
     )
     blocks = [{**part._asdict(), "ms": 1000 * cost.seconds, "MiB": cost.megabytes} for part, cost in tuned.table.parts]
     section.section("Blocks on this device").table(blocks, caption="One batch through one block.", formats=".3g")

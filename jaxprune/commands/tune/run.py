@@ -44,12 +44,13 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             bound=bound_of(config),
             settings=Settings(**{field.name: config[field.name] for field in dataclasses.fields(Settings)}),
             smaller=open_network(parse(config.smaller)) if config.smaller else None,
+            healed={text: open_network(parse(text)) for text in config.healed},
             mesh=inputs.mesh(config),
             store=Store(workdir / FOLDER, {"images": feature_files.fingerprint(sample.names), "data": _read(config)}),
         )
         rows = page.table(tuned)
         rows.write_csv(workdir / "tune.csv", **device())
-        _write_plan(workdir / PLAN, tuned.plan)
+        _write_plan(workdir / PLAN, "" if tuned.healed else tuned.plan)
         slug = f"tune-{Path(origin).name}"
         with reporting.report_section(workdir, origin, "Tuned to this device", slug) as section:
             page.describe(section, tuned)

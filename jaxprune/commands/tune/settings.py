@@ -24,7 +24,7 @@ class Settings(inspection.NetworkInspection):
 
     FIRST = (
         *("run", "model.weights", "model.name", "bound", "value"),
-        *("methods", "num_images", "data.source", "data.path", "batch_size"),
+        *("methods", "healed", "num_images", "data.source", "data.path", "batch_size"),
     )
 
     batch_size: int = number(8, "whose cost counts: 1 for the latency of a single image", at_least=1)
@@ -41,6 +41,7 @@ class Settings(inspection.NetworkInspection):
     limit: int = number(24, "maximum number of plans to evaluate", at_least=1)
     most_tested: int = number(3, "maximum number of plans of the front to time and test", at_least=1)
     exhaustive: bool = setting(False, "True: evaluates all plans of the methods, on all images of the first half")
+    healed: tuple[str, ...] = setting((), "files of recover, tried beside plans; they learnt from none of these images")
     smaller: str = setting("", 'a run, or "weights=FILE,name=NAME"; empty: the next smaller width, untrained')
 
     missing = staticmethod(train_first.missing)
@@ -58,6 +59,8 @@ class Settings(inspection.NetworkInspection):
             yield from refused(lambda blocks=blocks: Plan(steps=[At(at, "random", keep_rate=0.5) for at in blocks]))
         if config.smaller:
             yield from refused(lambda: several_networks.check_name(config.smaller, f"{prefix}smaller"))
+        for text in config.healed:
+            yield from refused(lambda text=text: several_networks.check_name(text, f"{prefix}healed"))
         if not config.kept:
             yield f"{prefix}kept is empty: give fractions of the patches, such as (0.65, 0.5)."
         if config.rounds < 1:

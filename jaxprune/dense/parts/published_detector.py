@@ -25,9 +25,9 @@ def _convs_with_norm(published: str, path: str) -> tuple[Rule, ...]:
     """Convolutions, numbered from 1 in published files and from 0 here."""
     parts: list[Rule] = []
     for number in range(_CONVS):
-        torch, ours = f"{published}{number + 1}", f"{path}.{number}"
-        parts += [Rule(f"{torch}.norm.weight", f"{ours}.norm.scale"), Rule(f"{torch}.norm.bias", f"{ours}.norm.bias")]
-        parts += _conv(torch, f"{ours}.conv", bias=False)
+        torch, place = f"{published}{number + 1}", f"{path}.{number}"
+        parts += [Rule(f"{torch}.norm.weight", f"{place}.norm.scale"), Rule(f"{torch}.norm.bias", f"{place}.norm.bias")]
+        parts += _conv(torch, f"{place}.conv", bias=False)
     return tuple(parts)
 
 

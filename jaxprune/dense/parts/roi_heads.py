@@ -52,10 +52,10 @@ def sampled_boxes(
     candidates = jnp.concatenate([proposals, boxes])
     matches = match(box_ops.iou(boxes, candidates), valid, low=overlap, high=overlap)
     labels = jnp.where(jnp.concatenate([proposed, valid]), matches.labels, -1)
-    ids, taken = drawn_first(sample(labels, keys, num, POSITIVE_FRACTION), num)
+    ids, valid_places = drawn_first(sample(labels, keys, num, POSITIVE_FRACTION), keys, num)
     objects = matches.objects[ids]
-    positive = taken & (labels[ids] == 1)
-    return Sampled(ids, candidates[ids], objects, jnp.where(positive, classes[objects], num_classes), taken)
+    positive = valid_places & (labels[ids] == 1)
+    return Sampled(ids, candidates[ids], objects, jnp.where(positive, classes[objects], num_classes), valid_places)
 
 
 def relabelled(
@@ -133,8 +133,8 @@ class BoxHead(nnx.Module):
         entropy = -jnp.take_along_axis(jax.nn.log_softmax(logits), sampled.classes[:, None], axis=1)[:, 0]
         positive = sampled.valid & (sampled.classes < self.num_classes)
         parts = offsets.reshape(len(offsets), -1, 4)
-        own = jnp.zeros_like(sampled.classes) if self.class_agnostic else jnp.where(positive, sampled.classes, 0)
-        predicted = jnp.take_along_axis(parts, own[:, None, None], axis=1)[:, 0]
+        label = jnp.zeros_like(sampled.classes) if self.class_agnostic else jnp.where(positive, sampled.classes, 0)
+        predicted = jnp.take_along_axis(parts, label[:, None, None], axis=1)[:, 0]
         unit = jnp.array([0.0, 0.0, 1.0, 1.0])[None]
         start, targets = (jnp.where(positive[:, None], part, unit) for part in (sampled.boxes, boxes))
         apart = jnp.abs(predicted - box_ops.encode(start, targets, self.weights)).sum(-1)
@@ -211,5 +211,5 @@ def detections(
     scores = probabilities[:, :classes].reshape(-1)
     of_class = jnp.tile(jnp.arange(classes, dtype=jnp.int32), len(boxes))
     candidates = finite & jnp.repeat(valid, classes, total_repeat_length=scores.size) & (scores > score)
-    ids, taken = nms(places, scores, threshold=overlap, num=num, valid=candidates, groups=of_class)
-    return places[ids], jnp.where(taken, scores[ids], 0.0), of_class[ids], ids // classes, taken
+    ids, valid_places = nms(places, scores, threshold=overlap, num=num, valid=candidates, groups=of_class)
+    return places[ids], jnp.where(valid_places, scores[ids], 0.0), of_class[ids], ids // classes, valid_places

@@ -172,5 +172,5 @@ def suppressed(
     boxes = box_ops.clip(jnp.where(valid[:, None], boxes, 0.0), size)
     valid &= box_ops.nonempty(boxes)
     options: Any = {"threshold": NMS_THRESHOLD, "num": num, "valid": valid, "groups": jnp.asarray(levels)}
-    ids, taken = nms(boxes, logits, **options)
-    return boxes[ids], logits[ids], taken
+    ids, valid_places = nms(boxes, logits, **options)
+    return boxes[ids], logits[ids], valid_places

@@ -77,18 +77,18 @@ def pyramid_rules(published: str, path: str, finest: int) -> tuple[Rule, ...]:
     rules: list[Rule] = []
     for level, scale in enumerate(SCALES):
         for number, part in _PARTS[scale].items():
-            torch, ours = f"{published}simfp_{finest + level}.{number}", f"{path}levels.{level}.{part}"
+            torch, place = f"{published}simfp_{finest + level}.{number}", f"{path}levels.{level}.{part}"
             if part in ("lateral", "output"):
                 rules += [
-                    Rule(f"{torch}.norm.weight", f"{ours}.norm.scale"),
-                    Rule(f"{torch}.norm.bias", f"{ours}.norm.bias"),
-                    Rule(f"{torch}.weight", f"{ours}.conv.kernel", convolution, convolution_back),
+                    Rule(f"{torch}.norm.weight", f"{place}.norm.scale"),
+                    Rule(f"{torch}.norm.bias", f"{place}.norm.bias"),
+                    Rule(f"{torch}.weight", f"{place}.conv.kernel", convolution, convolution_back),
                 ]
             elif part == "norm":
-                rules += [Rule(f"{torch}.weight", f"{ours}.scale"), Rule(f"{torch}.bias", f"{ours}.bias")]
+                rules += [Rule(f"{torch}.weight", f"{place}.scale"), Rule(f"{torch}.bias", f"{place}.bias")]
             else:
                 rules += [
-                    Rule(f"{torch}.weight", f"{ours}.kernel", transposed, transposed_back),
-                    Rule(f"{torch}.bias", f"{ours}.bias"),
+                    Rule(f"{torch}.weight", f"{place}.kernel", transposed, transposed_back),
+                    Rule(f"{torch}.bias", f"{place}.bias"),
                 ]
     return tuple(rules)

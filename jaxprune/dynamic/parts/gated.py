@@ -9,8 +9,9 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.dynamic.parts.gates import Draws, Gate
-from jaxprune.dynamic.segments import Pixels, Segment, Segmented, State, normalized
+from jaxprune.dynamic.segments import Pixels, Segment, Segmented, State
 from jaxprune.nn import BatchNorm
+from jaxprune.nn.images import normalize
 from jaxprune.nn.tensor_rules import Rule, convolution, convolution_back
 
 
@@ -79,7 +80,9 @@ class GatedNetwork(Segmented):
           temperature: of the softmax behind the gates' gradient.
           train: normalises by the statistics of the batch, and updates the running ones.
         """
-        images = normalized(jnp.asarray(pixels), self.preprocessing).astype(self.dtype or jnp.float32)
+        images = normalize(jnp.asarray(pixels), self.preprocessing.mean, self.preprocessing.std).astype(
+            self.dtype or jnp.float32
+        )
         return self.of_images(images, Draws(noise, key), temperature, train=train)
 
     def of_images(

@@ -1,0 +1,1 @@
+"""Sources of images with objects, one file a format: boxes, classes, and polygons or bitmaps."""

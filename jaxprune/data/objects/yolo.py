@@ -1,0 +1,57 @@
+"""YOLO's layout: a text file of boxes or polygons for each image."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from jaxprune.data import decode
+from jaxprune.data.annotations.class_names import class_name, read_class_names
+from jaxprune.data.annotations.coco_classes import COCO_CLASSES
+from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory, reading
+from jaxprune.data.objects.base import Object, ObjectFiles, checked_box, checked_polygon
+from jaxprune.errors import UserError
+from jaxprune.files import read_bytes, read_text
+
+
+class YoloObjects(ObjectFiles):
+    """Images with text files of `class x y width height`, or `class x1 y1 x2 y2 …`, in fractions of the image's size.
+
+    Args:
+      root, annotations, classes: see `data.annotations.yolo.open_yolo`.
+
+    Raises:
+      UserError: there are no annotated images, or the class names cannot be read. Reading an image's objects also
+        raises it if they are malformed.
+    """
+
+    def __init__(self, root: str | os.PathLike, annotations: str = "", classes: str = ""):
+        top = existing_directory(str(root))
+        folder = annotation_directory(top, annotations, ("labels", "boxes_yolo", "boxes"))
+        names = read_class_names(top, classes, first=0) or dict(enumerate(COCO_CLASSES))
+        files = annotated_pictures(top, folder, ".txt")
+        ordered = [class_name(names, number, str(root)) for number in sorted(names)]
+        labels = {number: label for label, number in enumerate(sorted(names))}
+
+        def read(index: int) -> list[Object]:
+            file = folder / f"{Path(files[index]).stem}.txt"
+            with reading(file):
+                with decode.open_image(read_bytes(files[index], decode.MAX_BYTES)) as picture:
+                    size = np.array([picture.width, picture.height], float)
+                lines = filter(str.strip, read_text(file).splitlines())
+                return [_object(line, number, labels, size) for number, line in enumerate(lines)]
+
+        super().__init__(str(root), ordered, files, read)
+
+
+def _object(line: str, number: int, labels: dict[int, int], size: np.ndarray) -> Object:
+    kind, *values = (float(word) for word in line.split())
+    if kind not in labels:
+        raise UserError(f"Line {number + 1} has the class {kind:g}, which has no name: add it to classes.txt.")
+    label = labels[int(kind)]
+    if len(values) == 4:
+        x, y, width, height = np.asarray(values) * np.tile(size, 2)
+        return Object(checked_box((x - width / 2, y - height / 2, x + width / 2, y + height / 2)), label)
+    polygon = checked_polygon(np.asarray(values) * np.resize(size, len(values)))
+    x, y = polygon[0::2], polygon[1::2]
+    return Object(checked_box((x.min(), y.min(), x.max(), y.max())), label, (polygon,))
