@@ -33,6 +33,8 @@ def get_config(arg=None):
         ema_decay=0.99996,
         model={
             "name": "dvt",
+            "global_pool": "avg",
+            "head_init_scale": 1.0,
             "form": "t2t",
             "embed_dim": width,
             "depth": depth,

@@ -23,6 +23,8 @@ def get_config(arg=None):
         ema_decay=0.9999,
         model={
             "name": "dyn_perceiver",
+            "global_pool": "avg",
+            "head_init_scale": 1.0,
             "form": args.form,
             "bottleneck": True,
             "layers": (3, 4, 6, 3),

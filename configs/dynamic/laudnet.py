@@ -30,6 +30,9 @@ def get_config(arg=None):
         ema_decay=0.0,
         model={
             "name": "laudnet",
+            "global_pool": "avg",
+            "head_init_scale": 1.0,
+            "drop_path_rate": 0.0,
             "layers": LAYERS[args.size],
             "modes": (args.mode,) * 4,
             "granularity": (4, 4, 2, 1),

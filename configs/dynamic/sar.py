@@ -30,6 +30,9 @@ def get_config(arg=None):
         ema_decay=0.0,
         model={
             "name": "sar",
+            "global_pool": "avg",
+            "head_init_scale": 1.0,
+            "drop_path_rate": 0.0,
             "bottleneck": BOTTLENECK[args.size],
             "layers": (3, 4, 6, 3),
             "groups": 2,

@@ -24,6 +24,6 @@ def timed(model: Segmented, rows: Table, images: np.ndarray, *, batch_size: int 
     """
     engine = Engine(model, rows[0].thresholds, batch_size=batch_size, remainder="hold")
     engines = {row.leaving: engine.under(row.thresholds) for row in rows}
-    turns = interleaved({name: lambda one=one: one(images) for name, one in engines.items()}, rounds)
+    turns = interleaved({name: lambda engine=engine: engine(images) for name, engine in engines.items()}, rounds)
     speeds = {name: OverRounds.of([len(images) / turn.wall for turn in group]) for name, group in turns.items()}
     return rows.of(dataclasses.replace(row, speed=tuple(speeds[row.leaving])) for row in rows)

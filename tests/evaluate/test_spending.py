@@ -37,7 +37,7 @@ def test_thresholds_do_not_see_the_images_that_they_are_measured_on():
 
 
 def test_gates_have_one_row_with_the_costs_of_the_images():
-    one = spent([[True, False, True, True]])
+    one = spent([[True, False, True, True]], costs=(1.0,))
     (row,) = points(one._replace(costs=np.array([[1.0, 2.0, 3.0, 4.0]])))
     assert row.leaving == "all at exit 1" and row.cost[0] == 3 and row.accuracy.value == 0.5 and row.images == 2
 

@@ -28,8 +28,13 @@ from jaxprune.train.step import FIXED, KEPT, LossFn
 from jaxprune.train.writer import Writer
 from jaxprune.weights.read import load_pretrained
 
-# Settings of other networks, which have these values where nothing else is said.
-_OF_OTHERS = {"global_pool": "avg", "head_init_scale": 1e-3, "remat": False, "drop_path_rate": 0.1}
+# Settings of other networks, with the values that mean nothing here.
+_OF_OTHERS = {
+    "global_pool": ("avg",),
+    "head_init_scale": (1e-3, 1.0),
+    "remat": (False,),
+    "drop_path_rate": (0.0, 0.1),
+}
 _STEPS = "steps"
 _DISTILLED_AT = 4.0  # the temperature of the distillation of LAUDNet
 
@@ -132,7 +137,7 @@ def _arguments(config: Config, training: Training) -> dict[str, Any]:
     """The arguments of `dynamic.create` in `config.model`."""
     model = {name: value for name, value in config.model.to_dict().items() if name not in ("weights", "class_names")}
     takes = parameters(dynamic.methods()[model["name"]])
-    lacked = {name for name, value in _OF_OTHERS.items() if name not in takes and model.get(name) == value}
+    lacked = {name for name, values in _OF_OTHERS.items() if name not in takes and model.get(name) in values}
     side = config.data.img_size
     sizes = {"img_size": side if isinstance(side, int) else side[0], "num_classes": training.train.num_classes}
     return {
