@@ -106,6 +106,29 @@ def recipe(args, settings: dict[str, float], *, augment: dict[str, float], data:
     )
 
 
+def of_imagenet(args, source: str = "tfds"):
+    """Returns the fine-tuning on ImageNet, with the settings that the paper found for the method.
+
+    Args:
+      args: the arguments ARGUMENTS.
+      source: of the images.
+    """
+    return recipe(
+        args,
+        on_imagenet(args.method, args.keep_rate),
+        epochs=30.0,
+        batch_size=1024,
+        augment={"flip": True, "erasing": 0.25, "mixup": 0.8, "cutmix": 1.0, "label_smoothing": 0.1},
+        data={
+            "source": source,
+            "name": "imagenet2012",
+            "eval_split": "validation",
+            "crop_scale": (0.08, 1.0),
+            "randaugment": "rand-m9-mstd0.5-inc1",
+        },
+    )
+
+
 # Without random changes to batches.
 NO_AUGMENT = {"erasing": 0.0, "mixup": 0.0, "cutmix": 0.0, "label_smoothing": 0.0}
 

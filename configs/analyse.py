@@ -5,6 +5,10 @@ python -m jaxprune.main --config=configs/analyse.py --config.model.weights=FILE 
     --config.data.source=folder --config.data.path=DIR      # a published network, with or without a classifier
 
     :published=true    the paper's four keep rates, and its methods without parameters
+    :published=true,trained=true,run=RUN,path=DIR
+                       with the other five, each fine-tuned from RUN, a dense DeiT-S (or model=NAME), at each keep rate
+                       by the recipe of configs/reduction/imagenet.py: twenty runs in folders of their own, resumed,
+                       or left alone once complete, by the same command. DIR holds ImageNet (source=tfds, or folder).
 
 Every plan in `plans` without an amount is run at each of `keep_rates`, and Random with them. The analysis uses an
 evenly spaced sample of the held-out images. It reports accuracy and its change, agreement with the dense network, and
@@ -24,19 +28,48 @@ The time of the passes over the images is estimated in advance. Observations of 
 run again. `scripts/studies/which_tokens/claims.py RUN` judges the findings of the paper by these CSV files.
 """
 
+from _which_tokens import RATES, of_imagenet
+from ml_collections import ConfigDict
+
 from jaxprune.commands import analyse, finetune
 from jaxprune.config import parse_arg
+from jaxprune.errors import UserError
 
 # The paper's methods without parameters, which need no training; DPC-KNN was trained there.
+TRAINED = ("dynamicvit", "dpc_knn", "sit", "patch_merger", "sinkhorn")
 STANDALONE = ("topk", "evit", "ats", "tome", "kmedoids", "l1", "l2", "linf")
 
 
 def get_config(arg=None):
-    args = parse_arg(arg, published=False)
+    args = parse_arg(
+        arg, published=False, trained=False, run="", path="", source="tfds", model="deit_small_patch16_224"
+    )
     config = analyse.defaults()
     if args.published:
-        config.update(plans=STANDALONE, keep_rates=(0.9, 0.7, 0.5, 0.25))
+        config.update(plans=STANDALONE, keep_rates=RATES[::-1])
+    if args.run:
+        config.run = args.run
+    if args.trained and not args.smoke:
+        config.update(_trainings(args))
     if args.smoke:
         config.update(train=finetune.smoke(finetune.defaults()), plans=("topk", "kmedoids"), reduction_loc=(1,))
         config.update(batch_size=4, num_images=12, neighbours=3)
+    if args.smoke and args.trained:
+        training = finetune.smoke(finetune.defaults())
+        training.reduction.update(method="sinkhorn", keep_rate=0.5)
+        config.train_sinkhorn = training
     return config
+
+
+def _trainings(args):
+    """Returns the fine-tuning of every method with parameters at every keep rate, by the key of its config."""
+    if not args.run:
+        raise UserError("trained=true fine-tunes a dense classifier under each method: give run=RUN, where it is.")
+    trainings = {}
+    for method in TRAINED:
+        for rate in RATES[::-1]:
+            of_run = {"method": method, "keep_rate": rate, "model": args.model, "path": args.path}
+            training = of_imagenet(ConfigDict(of_run), args.source)
+            training.update(run=args.run, teacher=args.run if method == "dynamicvit" else "")
+            trainings[f"train_{method}_{rate:g}".replace(".", "")] = training
+    return trainings

@@ -213,7 +213,7 @@ def default_workdir(text: str) -> Path:
 def main(argv: list[str]) -> None:
     """Runs the task that the config names."""
     from jaxprune import commands
-    from jaxprune.train.interrupt import Interrupted, ending_at_ctrl_c
+    from jaxprune.train.interrupt import Ending, Interrupted, ending_at_signals
     from jaxprune.train.progress import log_to_terminal
     from jaxprune.train.workdir import is_complete
 
@@ -224,18 +224,19 @@ def main(argv: list[str]) -> None:
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
     before = commands.settings_of(config.task).TRAINS and is_complete(workdir)
+    ending = Ending()
     try:
         compile_cache.enable(_COMPILED.value)
         if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value or _PROCESS_ID.value >= 0:
             _join(config.task)
-        with processes.failing_together(), ending_at_ctrl_c():
+        with processes.failing_together(), ending_at_signals() as ending:
             summary = commands.find(config.task)(config, workdir)
     except UserError as error:
         fail(error)
     except (KeyboardInterrupt, Interrupted):
-        # Training saves and returns on a first Ctrl-C; this is any other task, or a second Ctrl-C.
+        # Training saves and returns at a first signal; this is any other task, or a second Ctrl-C.
         print(f"\n{ctrl_c.MESSAGE}", file=sys.stderr)
-        sys.exit(ctrl_c.STATUS)
+        sys.exit(ending.status)
     print(_closing(summary, workdir, "Already complete; nothing was run." if before else "Complete."))
     if summary.get("signal") == "SIGINT":
         sys.exit(ctrl_c.STATUS)

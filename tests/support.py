@@ -158,3 +158,26 @@ def installed_package(source: Path, place: Path) -> Path:
         lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
     return place
+
+
+@contextlib.contextmanager
+def batched_conds():
+    """Records every `lax.cond` or `lax.switch` whose predicate is mapped while a program is traced within.
+
+    Such a program computes all branches for every row.
+    """
+    from jax.interpreters import batching
+
+    rules, records = batching.fancy_primitive_batchers, []
+    rule = rules[jax.lax.cond_p]
+
+    def recording(axis_data, args, dims, **params):
+        if isinstance(dims[0], int):
+            records.append(dims[0])
+        return rule(axis_data, args, dims, **params)
+
+    rules[jax.lax.cond_p] = recording
+    try:
+        yield records
+    finally:
+        rules[jax.lax.cond_p] = rule

@@ -28,6 +28,9 @@ BENCHMARKS = {
         *("--model", "convnext_atto", "--scorer=norm", "--batch=1", "--rounds=1"),
         '--overrides={"depths": [1, 1], "dims": [8, 16]}',
     ],
+    "benchmarks/layer_skipping": [
+        *("--layers", "1", "1", "--width=8", "--size=32", "--batch=2", "--rounds=1", "--rates", "0.5"),
+    ],
     "benchmarks/ltrp": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--throw", "0.8"],
     "benchmarks/attention": ["--lengths", "140", "--num-heads=1", "--head-dim=8", "--sizes", "--rounds=1"],
     "benchmarks/frameworks": ["--tiny", "--only", "simmim", "--batch=1", "--rounds=1"],
@@ -54,6 +57,31 @@ def test_benchmarks_name_the_device(script, tmp_path):
     printed = run(script, tmp_path, *BENCHMARKS[script])
     found = rows(tmp_path / f"{script.replace('s/', '_')}.csv")
     assert found[0]["device"] in printed and all(row["jax"] for row in found)
+
+
+def test_the_campaign_of_attacks_ends_without_harm(tmp_path):
+    kinds = ["plan texts", "bits of complete.json", "forged leaderboards", "annotations of COCO", "cards of a ranker"]
+    printed = run("fuzzing/campaign", tmp_path, "--share=0.01", "--only", *kinds)
+    found = rows(tmp_path / "campaign.csv")
+    assert [row["kind"] for row in found] == kinds and all(row["kind"] in printed for row in found)
+    assert all(int(row["cases"]) >= 1 and row["raw"] == row["unnoticed"] == "0" for row in found)
+
+
+def test_no_signal_to_a_command_is_lost(tmp_path):
+    run("fuzzing/signals", tmp_path, "--only", "evaluate", "--moments=2")
+    found = rows(tmp_path / "signals.csv")
+    assert {row["phase"] for row in found} == {"start", "train"}
+    assert all(row["lost"] == row["raw"] == row["other metrics"] == "0" for row in found)
+    assert sum(int(row["signals"]) - int(row["after the end"]) for row in found) >= 2
+
+
+def test_the_input_pipelines_of_all_recipes_run(tmp_path):
+    printed = run("fuzzing/recipes", tmp_path, "--steps=3", "--batch=4")
+    found = rows(tmp_path / "recipes.csv")
+    assert all(int(row["steps"]) == 3 and not row["exception"] for row in found) and "recipes" in printed
+    for path in sorted((ROOT / "configs").rglob("[!_]*.py")):
+        if main.load_config(str(path)).task == "finetune":
+            assert str(path.relative_to(ROOT / "configs")) in " ".join(row["recipes"] for row in found), path
 
 
 def test_cascades_of_sizes_are_timed_beside_single_sizes(tmp_path):

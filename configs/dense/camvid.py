@@ -4,7 +4,8 @@ python -m jaxprune.main --config=configs/dense/camvid.py --config.data.path=DIR 
 
     head   linear (BatchNorm and one linear layer, as DINOv2 evaluates features) or upernet
 
-DIR holds train/, val/ and test/ with images/ and masks/, and classes.txt; 11 is the value of pixels without a class.
+DIR holds train/, val/ and test/ with images/ and masks/, and classes.txt, one name a line; pixels of value 11 have no
+class.
 FILE holds the weights of `vit_small_patch14_dinov2`. The encoder sees 630 × 476 pixels, a grid of 45 × 34, and is run
 once over the training frames and their mirrors; then the head is trained on these features. The test runs the whole
 network. To compare plans afterwards:
@@ -76,6 +77,6 @@ def get_config(arg=None):
             "mean": (0.485, 0.456, 0.406),
             "std": (0.229, 0.224, 0.225),
         },
-        test={"mode": "whole", "stride": (), "flip": False, "scales": (1.0,)},
+        test={"mode": "whole", "stride": (), "flip": False, "scales": (1.0,), "batch_size": 4},
     )
     return segment.smoke(config) if args.smoke else config

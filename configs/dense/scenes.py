@@ -21,10 +21,10 @@ HEADS = {
     "upernet": {
         "name": "upernet",
         "indices": (0, 1, 2, 3),
-        "features": 48,
+        "features": 24,
         "pool_scales": (1, 2, 3, 6),
         "auxiliary_index": 2,
-        "auxiliary_features": 32,
+        "auxiliary_features": 24,
         "auxiliary_weight": 0.4,
         "dropout": 0.1,
     },
@@ -48,11 +48,11 @@ def get_config(arg=None):
         raise unknown("head", args.head, HEADS)
     config = segment.recipe(
         seed=args.seed,
-        batch_size=32,
-        steps=1500,
+        batch_size=16,
+        steps=1600,
         dtype="float32",
-        eval_every=500,
-        checkpoint_every=500,
+        eval_every=800,
+        checkpoint_every=200,
         frozen=False,
         valid_only=False,
         model={
@@ -66,10 +66,10 @@ def get_config(arg=None):
         head=HEADS[args.head],
         optimizer={
             "name": "adamw",
-            "lr": 1e-3,
+            "lr": 3e-3,
             "power": 1.0,
             "min_lr": 0.0,
-            "warmup_steps": 100,
+            "warmup_steps": 50,
             "warmup_ratio": 1e-6,
             "b1": 0.9,
             "b2": 0.999,

@@ -9,7 +9,7 @@ paper does not have takes those of Top-K. `method=from_scores` needs a scorer, s
 `:model=deit_base_patch16_224` selects another size. For DynamicViT, set the dense model as `--config.teacher=RUN`.
 """
 
-from _which_tokens import ARGUMENTS, on_imagenet, recipe
+from _which_tokens import ARGUMENTS, of_imagenet
 
 from jaxprune.commands import finetune
 from jaxprune.config import parse_arg
@@ -17,18 +17,5 @@ from jaxprune.config import parse_arg
 
 def get_config(arg=None):
     args = parse_arg(arg, **ARGUMENTS, source="tfds")
-    config = recipe(
-        args,
-        on_imagenet(args.method, args.keep_rate),
-        epochs=30.0,
-        batch_size=1024,
-        augment={"flip": True, "erasing": 0.25, "mixup": 0.8, "cutmix": 1.0, "label_smoothing": 0.1},
-        data={
-            "source": args.source,
-            "name": "imagenet2012",
-            "eval_split": "validation",
-            "crop_scale": (0.08, 1.0),
-            "randaugment": "rand-m9-mstd0.5-inc1",
-        },
-    )
+    config = of_imagenet(args, args.source)
     return finetune.smoke(config) if args.smoke else config

@@ -1,6 +1,7 @@
 """Plans side by side on labelled images, for the table of a paper: paired intervals, FLOPs, and speed if asked for."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ from jaxprune.report.table import Table, column
 from jaxprune.scoring import Scorer
 from jaxprune.text import format_items
 
+_NONE = Interval(math.nan, math.nan, math.nan)
+
 Contender = Plan | str | Any  # a plan, its text, or a network of its own weights
 
 
@@ -37,7 +40,7 @@ class ComparedRow:
       gflops: forward multiply-accumulates per image, in units of 10⁹, with those of a scorer.
       speed_up: over the dense network, over the timing rounds; None if nothing was timed.
       accuracy: share of the images classified right (Wilson).
-      difference: accuracy minus that of the baseline, paired by image.
+      difference: accuracy minus that of the baseline, paired by image (Agresti and Min); NaN for the baseline itself.
       agreement: share of the images classified like the dense network classifies them (Wilson).
       images: number of images.
     """
@@ -119,7 +122,7 @@ def compare(
             gflops=network.gflops(),
             speed_up=timed.get(name),
             accuracy=share(int(right[name].sum()), count),
-            difference=paired_difference(right[name], right[baseline]),
+            difference=_NONE if name == baseline else paired_difference(right[name], right[baseline]),
             agreement=share(int((classes[name] == classes[DENSE]).sum()), count),
             images=count,
         )

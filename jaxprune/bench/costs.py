@@ -124,7 +124,7 @@ def verdict(name: str, faster: Interval, ratio: float) -> str:
     """Returns a verdict on a plan's speed on this machine.
 
     >>> verdict("topk", Interval(0.97, 0.9, 1.05), 0.6)
-    'as fast as dense, within the rounds'
+    'no clear difference'
 
     Args:
       name: of the contestant.
@@ -134,7 +134,7 @@ def verdict(name: str, faster: Interval, ratio: float) -> str:
     if name == DENSE:
         return "baseline"
     if faster.low < 1 < faster.high:
-        return "as fast as dense, within the rounds"
+        return "no clear difference"
     if faster.value < 1:
         return "slower than dense"
     return "as promised" if ratio >= 0.9 else f"{ratio:.0%} of the promise"

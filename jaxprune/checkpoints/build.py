@@ -9,11 +9,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxprune import dense, mim, models, ranking
+from jaxprune import dense, dynamic, mim, models, ranking
 from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.nn.params import variables
 
-CREATE = {"dense": dense.create, "mim": mim.create, "model": models.create, "ranker": ranking.create}
+CREATE = {
+    "dense": dense.create,
+    "dynamic": dynamic.create,
+    "mim": mim.create,
+    "model": models.create,
+    "ranker": ranking.create,
+}
 
 # What is larger than the number of tensors, or of numbers in them, only where it costs nothing.
 _SIDE, _PATCHES, _TABLE = 2**14, 2**22, 2**26
@@ -23,8 +29,8 @@ def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rn
     """Builds a network from plain values.
 
     Args:
-      kind: "dense" for a segmentation network, "mim" for a pre-training framework, "model" for a network, "ranker" for
-        one that ranks patches.
+      kind: "dense" for a segmentation network, "dynamic" for one that spends by image, "mim" for a pre-training
+        framework, "model" for a network, "ranker" for one that ranks patches.
       arguments: `name` and the keyword arguments of that package's `create`.
       dtype: compute dtype.
     """

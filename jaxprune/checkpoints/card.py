@@ -21,6 +21,7 @@ _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _KINDS = {
     "model": "a network",
     "dense": "a segmentation network",
+    "dynamic": "a network that spends by image",
     "mim": "a pre-training framework",
     "ranker": "a ranker of patches",
 }
@@ -31,7 +32,7 @@ class Card:
     """The description of a saved network.
 
     Attributes:
-      kind: "model", "mim" or "ranker".
+      kind: "model", "dense", "dynamic", "mim" or "ranker".
       arguments: arguments of the `create` of that kind, including the name.
       preprocessing: preprocessing of its images.
       dtype: compute dtype.
@@ -153,9 +154,16 @@ class Card:
         Raises:
           UserError: it is of another kind.
         """
+        if self.kind == "dynamic" and kind != self.kind:
+            raise UserError(
+                f"{where} holds {_KINDS[self.kind]}, which only finetune and evaluate know: use them, or open it with "
+                "checkpoints.load_model."
+            )
         if self.kind != kind:
             remedies = {"model": "fine-tune it first", "mim": "give a pre-training run", "ranker": "train one first"}
-            raise UserError(f"{where} holds {_KINDS[self.kind]}, and {_KINDS[kind]} is needed: {remedies[kind]}.")
+            remedies["dense"] = "train one by the command segment"
+            remedy = "use the command segment" if self.kind == "dense" else remedies[kind]
+            raise UserError(f"{where} holds {_KINDS[self.kind]}, and {_KINDS[kind]} is needed: {remedy}.")
         return self
 
 

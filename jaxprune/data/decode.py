@@ -15,7 +15,7 @@ from jaxprune.files import read_bytes
 # decodes JPEG files, which is faster for small pictures. Built on the same libjpeg-turbo, the two decode RGB and grey
 # files identically, and CMYK files to within one grey level.
 try:
-    import cv2
+    import cv2  # pyright: ignore[reportMissingImports]
 except ImportError:
     cv2 = None
 

@@ -37,7 +37,7 @@ def loaded_only(directories: Sequence[Path]) -> Iterator[None]:
 
     with _patching:
         original = vars(base)["cls_from_name"]
-        base.cls_from_name = classmethod(loaded)
+        base.cls_from_name = classmethod(loaded)  # pyright: ignore[reportAttributeAccessIssue]
         try:
             yield
         except Exception as error:
@@ -50,7 +50,7 @@ def loaded_only(directories: Sequence[Path]) -> Iterator[None]:
 
 def _refusal(name: str, directories: Sequence[Path]) -> UserError:
     files = [path for root in directories for kind in _NAMING for path in root.rglob(kind)]
-    where = next((path for path in files if name.encode() in path.read_bytes()), directories[0])
+    where = next((path for path in files if name.encode(errors="replace") in path.read_bytes()), directories[0])
     return UserError(
         f"{str(where)!r} names the feature class {quoted(name)}, which is not one of TFDS's. Code that data name is "
         "not run: prepare the data set again with features of tfds.features, or import the module of that class first."

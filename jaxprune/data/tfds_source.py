@@ -146,7 +146,7 @@ def _builder(name: str, data_dir: str | os.PathLike | None) -> Any:
         return _prepared(_only(Path(data_dir) / name))
     if Path(name).expanduser().is_absolute() or name.startswith("."):
         raise UserError(f"TFDS directory {name!r} does not exist.")
-    top = Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
+    top = Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()  # pyright: ignore[reportAttributeAccessIssue]
     try:
         with tfds_features.loaded_only([top / _plain_name(name)]):
             return tfds.builder(name, data_dir=data_dir or None, file_format="array_record")

@@ -1,5 +1,6 @@
 """Networks that spend by image: exits, gates, thresholds for a budget, and engines that compute only what is needed."""
 
+import importlib
 from typing import Any
 
 from jaxprune import plugins
@@ -7,6 +8,7 @@ from jaxprune.dynamic.engine import Engine, Served
 from jaxprune.dynamic.exit_policy import confidence, exit_of, operate, thresholds
 from jaxprune.dynamic.layer_skipping import LayerSkipper
 from jaxprune.dynamic.segments import Segment, Segmented
+from jaxprune.nn.recipe import remember
 
 __all__ = [
     "Engine",
@@ -20,6 +22,7 @@ __all__ = [
     "methods",
     "operate",
     "thresholds",
+    "tiny",
 ]
 
 
@@ -28,6 +31,16 @@ def methods() -> dict[str, type[Segmented]]:
     import jaxprune.dynamic as family
 
     return plugins.methods(family, Segmented)
+
+
+def tiny(name: str) -> dict[str, Any]:
+    """Returns arguments that make a network small enough for tests; {} if its module has none.
+
+    >>> tiny("dvt")["sides"]
+    (2, 3, 4)
+    """
+    cls = methods().get(name)
+    return {} if cls is None else dict(getattr(importlib.import_module(cls.__module__), "TINY", {}))
 
 
 def create(name: str, **arguments: Any) -> Any:
@@ -44,4 +57,6 @@ def create(name: str, **arguments: Any) -> Any:
 
     cls = plugins.find(family, Segmented, name)
     plugins.check_arguments(cls, arguments, plugins.parameters(cls))
-    return cls(**arguments)
+    network = cls(**arguments)
+    # A cascade of networks is not rebuilt from plain values.
+    return network if "networks" in arguments else remember(network, "dynamic", {"name": name, **arguments})

@@ -7,15 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, UInt8
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.dynamic.parts import reuse, tokens_to_token
 from jaxprune.dynamic.parts.covering_patches import CoveringPatches
 from jaxprune.dynamic.parts.reusing_stage import ReusingStage
+from jaxprune.dynamic.parts.significance import Prunable
 from jaxprune.dynamic.parts.tokens_to_token import TokensToToken
-from jaxprune.dynamic.segments import Segment, Segmented, State
+from jaxprune.dynamic.segments import Loss, Pixels, Segment, Segmented, State, normalized
 from jaxprune.errors import UserError, unknown
-from jaxprune.nn.images import normalize
+from jaxprune.flops.traced import multiply_accumulates
+from jaxprune.losses import exit_losses
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.tensor_rules import LAYERS, Rule, patches, patches_back, within
 from jaxprune.preprocessing import Preprocessing
@@ -25,9 +27,11 @@ STAGES = ("less_less_token.", "less_token.", "normal_token.")
 # (kernel, stride, padding) of the first windows of the T2T form, by the tokens along a side at 224 pixels.
 _WINDOWS = {7: (14, 8, 3), 10: (11, 6, 5), 14: (7, 4, 2)}
 _FORMS = ("deit", "t2t")
+# Sizes for tests and smoke runs.
+TINY = {"form": "deit", "img_size": 32, "sides": (2, 3, 4), "embed_dim": 16, "depth": 1, "num_heads": 2}
 
 
-class DVT(Segmented):
+class DVT(Segmented, Prunable):
     """Dynamic vision transformer: 7×7, then 10×10, then 14×14 tokens of an image, with an exit behind each stage.
 
     >>> import numpy as np
@@ -46,6 +50,7 @@ class DVT(Segmented):
       feature_reuse, relation_reuse: which of the two there are.
       reuse_sizes: hidden width and width of the reused features.
       token_dim: width of the T2T form's Performers.
+      drop_path_rate: stochastic depth rate of the last block of each stage; rates rise linearly from 0.
       preprocessing: how images are prepared; by default with ImageNet's mean and deviation.
 
     Raises:
@@ -68,6 +73,7 @@ class DVT(Segmented):
         relation_reuse: bool = True,
         reuse_sizes: tuple[int, int] = (128, 48),
         token_dim: int = 64,
+        drop_path_rate: float = 0.0,
         preprocessing: Preprocessing | None = None,
         kernel_init: Any = normal_02,
         dtype: Any = None,
@@ -101,18 +107,56 @@ class DVT(Segmented):
                 reuse_sizes=reuse_sizes if feature_reuse else None,
                 relation_reuse=relation_reuse,
                 learned_positions=form == "deit",
+                drop_path_rate=drop_path_rate,
                 **common,
             )
             stages.append(stage)
-        self.stages = nnx.List(stages)
+        self.stages, self.pruning = nnx.List(stages), nnx.data(None)
 
-    def begin(self, pixels: UInt8[Array, "b *sides c"]) -> State:
+    def begin(self, pixels: Pixels) -> State:
         """See `Segmented`; the state has the pixels, later also the features and relations of the last stage."""
         return {"pixels": jnp.asarray(pixels)}
 
     def segments(self) -> tuple[Segment, ...]:
         """See `Segmented`; there is one for each stage."""
-        return tuple(Segment(_through(index), stage.flops() / 1e9) for index, stage in enumerate(self.stages))
+        return tuple(Segment(_through(index), macs / 1e9) for index, macs in enumerate(self._macs()))
+
+    def _macs(self) -> list[int]:
+        pruning = self.pruning
+        if pruning is None:
+            return [stage.flops() for stage in self.stages]
+        macs = [stage.flops(pruning.count(stage.side**2)) for stage in self.stages]
+        images = jax.ShapeDtypeStruct((1, *self.preprocessing.sides, 3), jnp.float32)
+        ranking, _ = multiply_accumulates(pruning, lambda pruning, images: pruning.significance(images), images)
+        return [macs[0] + ranking, *macs[1:]]
+
+    def __call__(
+        self, pixels: Pixels, *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "m b c"]:
+        """See `Segmented`.
+
+        Args:
+          train: whether there is stochastic depth.
+          key: for it.
+        """
+        state, logits = self.begin(pixels), []
+        for index in range(len(self.stages)):
+            stage_key = None if key is None or not train else jax.random.fold_in(key, index)
+            state, values = _through(index)(self, state, stage_key)
+            logits.append(values)
+        return jnp.stack(logits)
+
+    def loss(
+        self,
+        images: Pixels,
+        targets: Float[Array, "b c"],
+        *,
+        key: PRNGKeyArray | None = None,
+        progress: float | Array = 0.0,
+    ) -> Loss:
+        """See `Segmented`: the sum of the three cross-entropies."""
+        logits = self(images, train=True, key=key)
+        return Loss(exit_losses(logits, targets).sum(), logits, {})
 
     @property
     def published_rules(self) -> tuple[Rule, ...]:
@@ -124,12 +168,14 @@ class DVT(Segmented):
 
 
 def _through(index: int) -> Any:
-    def call(model: DVT, state: State) -> tuple[State, jax.Array]:
-        images = normalize(state["pixels"], model.preprocessing.mean, model.preprocessing.std).astype(
-            model.dtype or jnp.float32
-        )
-        output = model.stages[index](images, state.get("features"), state.get("relations"))
-        passed = {"pixels": state["pixels"]}
+    def call(model: DVT, state: State, key: PRNGKeyArray | None = None) -> tuple[State, jax.Array]:
+        images = normalized(state["pixels"], model.preprocessing).astype(model.dtype or jnp.float32)
+        stage, passed, ids = model.stages[index], {"pixels": state["pixels"]}, None
+        if model.pruning is not None:
+            significance = state["significance"] if index else model.pruning.significance(images)
+            passed["significance"] = significance
+            ids = model.pruning.ids(significance, (stage.side, stage.side))
+        output = stage(images, state.get("features"), state.get("relations"), ids=ids, key=key)
         if index + 1 < len(model.stages):
             passed |= {"features": output.features} if model.feature_reuse else {}
             passed |= {"relations": output.relations} if model.relation_reuse else {}

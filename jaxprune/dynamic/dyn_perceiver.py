@@ -1,20 +1,24 @@
 """Dynamic Perceiver: latents that read a ConvNet stage by stage, and classify before it ends (Han et al., 2023)."""
 
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.dynamic.parts.adaptive_average import adaptive_average
+from jaxprune.dynamic.parts.convnext_stage import ConvNeXtStage
+from jaxprune.dynamic.parts.feature_branch import convnext_branch, resnet_branch
 from jaxprune.dynamic.parts.perceiver import CrossAttention, SelfAttention
-from jaxprune.dynamic.segments import Segment, Segmented, State
-from jaxprune.errors import UserError
+from jaxprune.dynamic.parts.significance import Prunable
+from jaxprune.dynamic.segments import Loss, Pixels, Segment, Segmented, State, normalized
+from jaxprune.errors import UserError, unknown
 from jaxprune.flops.traced import multiply_accumulates
-from jaxprune.models.resnet import Residual, max_pool
+from jaxprune.losses import distilled_exit_loss
+from jaxprune.models.resnet import max_pool
 from jaxprune.nn import BatchNorm, Conv, Linear
-from jaxprune.nn.images import normalize
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.norm import LayerNorm
 from jaxprune.nn.tensor_rules import LAYERS, Rule, convolution, convolution_back
@@ -40,9 +44,18 @@ _RULES = (
     Rule("{any}", "{any}"),
 )
 
+_FORMS = ("resnet", "convnext")
+# Sizes for tests and smoke runs.
+TINY = {"img_size": 32, "bottleneck": False, "layers": (1,) * 4, "width": 8, "num_latents": 8}
+_CONVNEXT_RULES = (
+    Rule("{norm}.weight", "{norm}.scale"),
+    Rule("{any}.downsample.0.weight", "{any}.downsample.0.scale"),
+    Rule("{any}.downsample.1.weight", "{any}.downsample.1.kernel", convolution, convolution_back),
+)
 
-class DynPerceiver(Segmented):
-    """A ResNet and a set of latents that read it, with four exits: two of the latents, the ResNet's, and a joint one.
+
+class DynPerceiver(Segmented, Prunable):
+    """A ConvNet and a set of latents that read it, with four exits: two of the latents, the ConvNet's, and a joint one.
 
     >>> import numpy as np
     >>> sizes = dict(img_size=32, width=8, bottleneck=False, layers=(1, 1, 1, 1), num_latents=8, num_classes=3)
@@ -53,21 +66,26 @@ class DynPerceiver(Segmented):
 
     Args:
       img_size: side of the images in pixels.
-      bottleneck, layers, width: of the ResNet, see `models.resnet.ResNet`.
+      form: "resnet" or "convnext": the ConvNet. The second is not published; its stem and stages are ConvNeXt's.
+      bottleneck, layers, width: of the ResNet, see `models.resnet.ResNet`; a ConvNeXt has `layers` blocks and `width`,
+        which each stage doubles.
       num_latents: rows of the latents, a multiple of 8; each stage after the first halves them.
       num_heads: of the latents' self-attention, one a stage.
       depth_factor: multiplies the 3, 3, 9 and 3 self-attention layers of the stages.
       widening: hidden width of their MLPs over their width.
       transfer: whether the logits of an exit enter the classifier of a later one.
+      drop_path_rate: stochastic depth rate of the ConvNet's last block; rates rise linearly from 0.
+      drop_rate: of dropout before the ConvNet's classifier.
       preprocessing: how images are prepared; by default with ImageNet's mean and deviation.
 
     Raises:
-      UserError: the latents cannot be halved three times.
+      UserError: the form is unknown, or the latents cannot be halved three times.
     """
 
     def __init__(
         self,
         *,
+        form: str = "resnet",
         img_size: int = 224,
         bottleneck: bool = True,
         layers: tuple[int, ...] = (3, 4, 6, 3),
@@ -78,29 +96,31 @@ class DynPerceiver(Segmented):
         widening: int = 4,
         num_classes: int = 1000,
         transfer: bool = True,
+        drop_path_rate: float = 0.0,
+        drop_rate: float = 0.0,
         preprocessing: Preprocessing | None = None,
         kernel_init: Any = normal_02,
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
+        if form not in _FORMS:
+            raise unknown("form", form, _FORMS)
         if num_latents % 8 or num_latents < 8:
             raise UserError(f"num_latents={num_latents} cannot be halved three times: use a multiple of 8.")
         common = {"kernel_init": kernel_init, "dtype": dtype, "rngs": rngs}
         self.num_classes, self.transfer, self.dtype = num_classes, transfer, dtype
+        self.form, self.drop_rate, self.pruning = form, drop_rate, nnx.data(None)
         self.preprocessing = preprocessing or Preprocessing((img_size, img_size))
-        outputs = [width * 2**stage * (4 if bottleneck else 1) for stage in range(4)]
+        plain = form == "convnext" or not bottleneck
+        outputs = [width * 2**stage * (1 if plain else 4) for stage in range(4)]
         inputs = [width, *outputs[:-1]]
         self.latent = nnx.Param(normal_02(rngs.params(), (num_latents, width), jnp.float32))
-        self.cnn_stem = nnx.List([Conv(3, width, 7, stride=2, dtype=dtype, rngs=rngs), BatchNorm(width)])
-        for stage, (channels, count) in enumerate(zip(inputs, layers, strict=True)):
-            blocks, entering = [], channels
-            for index in range(count):
-                stride = 2 if stage and index == 0 else 1
-                blocks.append(
-                    Residual(entering, width * 2**stage, stride, bottleneck=bottleneck, dtype=dtype, rngs=rngs)
-                )
-                entering = outputs[stage]
-            self._add(f"cnn_body_stage{stage + 1}", nnx.List(blocks))
+        bodies = {"resnet": resnet_branch, "convnext": convnext_branch}
+        rates = iter(np.linspace(0, drop_path_rate, sum(layers)).tolist())
+        drop_paths = [[next(rates) for _ in range(count)] for count in layers]
+        self.cnn_stem, bodies_of = bodies[form](width, drop_paths, bottleneck=bottleneck, dtype=dtype, rngs=rngs)
+        for stage, channels in enumerate(inputs):
+            self._add(f"cnn_body_stage{stage + 1}", bodies_of[stage])
             name = f"{stage + 1}"
             depthwise = {"depthwise": True, "use_bias": True, "dtype": dtype, "rngs": rngs}
             self._add(f"dwc{name}_x2z", Conv(channels, channels, 7, **depthwise))
@@ -134,7 +154,7 @@ class DynPerceiver(Segmented):
         fkt = lambda: nnx.List([Linear(classes, latent, **common), BatchNorm(latent)] if self.transfer else [])
         self.isc3, self.isc4 = fkt(), fkt()
 
-    def begin(self, pixels: UInt8[Array, "b *sides c"]) -> State:
+    def begin(self, pixels: Pixels) -> State:
         """See `Segmented`; the state has the pixels, later the map, the latents and the logits of an exit."""
         return {"pixels": jnp.asarray(pixels)}
 
@@ -150,28 +170,80 @@ class DynPerceiver(Segmented):
             costs.append(macs / 1e9)
         return tuple(costs)
 
-    def __call__(self, pixels: UInt8[Array, "b *sides c"], *, train: bool = False) -> Float[Array, "m b c"]:
+    def __call__(
+        self, pixels: Pixels, *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "m b c"]:
         """See `Segmented`.
 
         Args:
           train: normalises by the statistics of the batch, and updates the running ones.
+          key: for stochastic depth and dropout, in training.
         """
         state, logits = self.begin(pixels), []
         for step in _STEPS:
-            state, values = step(self, state, train=train)
+            state, values = step(self, state, train=train, key=key if train else None)
             logits.append(values)
         return jnp.stack(logits)
 
+    def loss(
+        self,
+        images: Pixels,
+        targets: Float[Array, "b c"],
+        *,
+        key: PRNGKeyArray | None = None,
+        progress: float | Array = 0.0,
+    ) -> Loss:
+        """See `Segmented`: weighted cross-entropies, and the distance of the other exits from the last."""
+        logits = self(images, train=True, key=key)
+        return Loss(distilled_exit_loss(logits, targets), logits, {})
+
     @property
     def published_rules(self) -> tuple[Rule, ...]:
-        """The tensor names of the published files."""
-        return _RULES
+        """The tensor names of the published files; there are none of the ConvNeXt form."""
+        return _RULES if self.form == "resnet" else (*_CONVNEXT_RULES, *_RULES)
 
-    def body(self, stage: int, maps: Float[Array, "b h w c"], *, train: bool) -> Float[Array, "b i j d"]:
-        """Runs a stage of the ResNet, from 1."""
-        for block in getattr(self, f"cnn_body_stage{stage}"):
-            maps = block(maps, train=train)
+    def body(
+        self,
+        stage: int,
+        maps: Float[Array, "b h w c"],
+        *,
+        train: bool,
+        key: PRNGKeyArray | None = None,
+        significance: Float[Array, "b i j"] | None = None,
+    ) -> Float[Array, "b i j d"]:
+        """Runs a stage of the ConvNet, from 1.
+
+        Args:
+          significance: the scorer's map, if the network is pruned.
+        """
+        blocks, key = getattr(self, f"cnn_body_stage{stage}"), None if key is None else jax.random.fold_in(key, stage)
+        if isinstance(blocks, ConvNeXtStage):
+            pruning = self.pruning
+            kept = None if pruning is None or significance is None else lambda grid: pruning.ids(significance, grid)
+            return blocks(maps, kept=kept, train=train, key=key)
+        for index, block in enumerate(blocks):
+            maps = block(maps, train=train, key=None if key is None else jax.random.fold_in(key, index))
         return maps
+
+    def stem(self, images: Float[Array, "b H W c"], *, train: bool) -> Float[Array, "b h w d"]:
+        """What is before the first stage."""
+        first, norm = self.cnn_stem
+        if self.form == "resnet":
+            return max_pool(jax.nn.relu(norm(first(images), train=train)))
+        rows, columns = (side // first.size for side in images.shape[1:3])
+        return norm(first(images)).reshape(len(images), rows, columns, -1)
+
+    def pruned(self, scorer: Any, keep_rate: float) -> Self:
+        """See `Prunable`.
+
+        Raises:
+          UserError: see there, or the ConvNet is a ResNet, whose places cannot be left out.
+        """
+        if self.form != "convnext" and keep_rate != 1:
+            raise UserError(f"PaPr leaves out places of a ConvNeXt, not of form={self.form!r}: use form='convnext'.")
+        network = super().pruned(scorer, keep_rate)
+        network.stage_costs = network._costs()
+        return network
 
     def mixed(self, stage: int, latents: Float[Array, "b n c"]) -> Float[Array, "b m d"]:
         """The latents of the next stage: half as many, of its width."""
@@ -206,36 +278,44 @@ def reading(
     return attention(maps.reshape(b, height * width, channels), latents).reshape(maps.shape)
 
 
-def _to_third(model: DynPerceiver, state: State, *, train: bool = False) -> tuple[State, jax.Array]:
-    images = normalize(state["pixels"], model.preprocessing.mean, model.preprocessing.std).astype(
-        model.dtype or jnp.float32
-    )
-    stem: Any = model.cnn_stem
-    conv, norm = stem
-    maps = max_pool(jax.nn.relu(norm(conv(images), train=train)))
+def _to_third(model: DynPerceiver, state: State, *, train: bool = False, key: Any = None) -> tuple[State, jax.Array]:
+    images = normalized(state["pixels"], model.preprocessing).astype(model.dtype or jnp.float32)
+    passed = {} if model.pruning is None else {"significance": model.pruning.significance(images)}
+    maps = model.stem(images, train=train)
     first = model.latent[...].astype(maps.dtype)
     latents = jnp.broadcast_to(first[None], (len(maps), *first.shape))
     for stage in (1, 2, 3):
         maps, latents = model.informed(stage, maps, latents)
         if stage < 3:
-            maps, latents = model.body(stage, maps, train=train), model.mixed(stage, latents)
+            maps = model.body(stage, maps, train=train, key=key, **passed)
+            latents = model.mixed(stage, latents)
     logits = model.early_classifier3(latents.mean(1))
-    return {"maps": maps, "latents": latents, "logits": logits}, logits
+    return {"maps": maps, "latents": latents, "logits": logits, **passed}, logits
 
 
-def _to_fourth(model: DynPerceiver, state: State, *, train: bool = False) -> tuple[State, jax.Array]:
-    maps = model.body(3, state["maps"], train=train)
+def _passed(state: State) -> State:
+    return {name: value for name, value in state.items() if name == "significance"}
+
+
+def _to_fourth(model: DynPerceiver, state: State, *, train: bool = False, key: Any = None) -> tuple[State, jax.Array]:
+    maps = model.body(3, state["maps"], train=train, key=key, **_passed(state))
     maps, latents = model.informed(4, maps, model.mixed(3, state["latents"]))
     logits = model.classifier_att(model.known([latents.mean(1)], model.isc3, state["logits"], train=train))
-    return {"maps": maps, "latents": latents, "logits": logits}, logits
+    return {"maps": maps, "latents": latents, "logits": logits, **_passed(state)}, logits
 
 
-def _convolutional(model: DynPerceiver, state: State, *, train: bool = False) -> tuple[State, jax.Array]:
-    maps = model.body(4, state["maps"], train=train)
-    return {**state, "maps": maps}, model.classifier_cnn(maps.mean((1, 2)))
+def _convolutional(
+    model: DynPerceiver, state: State, *, train: bool = False, key: Any = None
+) -> tuple[State, jax.Array]:
+    maps = model.body(4, state["maps"], train=train, key=key, **_passed(state))
+    pooled = maps.mean((1, 2))
+    if key is not None and model.drop_rate:
+        stays = jax.random.bernoulli(jax.random.fold_in(key, 0), 1 - model.drop_rate, pooled.shape)
+        pooled = pooled * stays.astype(pooled.dtype) / (1 - model.drop_rate)
+    return {**state, "maps": maps}, model.classifier_cnn(pooled)
 
 
-def _merged(model: DynPerceiver, state: State, *, train: bool = False) -> tuple[State, jax.Array]:
+def _merged(model: DynPerceiver, state: State, *, train: bool = False, key: Any = None) -> tuple[State, jax.Array]:
     merge: Any = model.classifier_merge
     latents, (norm, classify) = state["latents"], merge
     pooled = reading(model.last_cross_att_z2x, state["maps"], latents).mean((1, 2))

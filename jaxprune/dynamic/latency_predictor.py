@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxprune.dynamic.parts.tiles import ceil_divide, grid, num_patches, tile_sizes
 from jaxprune.errors import UserError, unknown
 
-_TILES = 8  # powers of two, fractions and small numbers that are tried for the side of a tile
 _PARALLEL = 256  # the most patches that a core computes together
 _WIDTHS, _SIDES, _EXPANSION = (64, 128, 256, 512), (56, 28, 14, 7), 4  # of a ResNet's stages
 
@@ -111,19 +111,19 @@ class LatencyPredictor:
         if rate not in (0, 1):
             raise UserError(f"rate={rate} of the channels is not predicted: use 0 or 1.")
         device, out, batch = self.hardware, side // stride, self.hardware.batch_size
-        channels, rows, columns = _grid(_sizes(outputs), _sizes(out), _sizes(out))
-        tiles = _ceil(outputs, channels) * _ceil(out, rows) * _ceil(out, columns)
+        channels, rows, columns = grid(tile_sizes(outputs), tile_sizes(out), tile_sizes(out))
+        tiles = ceil_divide(outputs, channels) * ceil_divide(out, rows) * ceil_divide(out, columns)
         read = inputs // groups
         weights = channels * read * kernel_size**2 * (rate if batch == 1 else 1)
         halo = kernel_size - 1
-        entering = _ceil(channels, outputs // groups) * read * (rows + halo) * stride * (columns + halo) * stride
+        entering = ceil_divide(channels, outputs // groups) * read * (rows + halo) * stride * (columns + halo) * stride
         leaving = channels * rows * columns * rate
         on_chip = (weights + (entering + leaving) * batch) * tiles
         all_weights = outputs * read * kernel_size**2 * (rate if batch == 1 else 1)
         off_chip = all_weights + (inputs * (out * stride) ** 2 + outputs * out**2 * rate) * batch
         memory = off_chip / self._memory + on_chip / self._cache / self._sectors(columns, out - columns)
         work = channels * rows * columns * read * kernel_size**2 * batch * rate
-        compute = self._computing(work, channels * rows * columns) * _ceil(tiles, device.cores)
+        compute = self._computing(work, channels * rows * columns) * ceil_divide(tiles, device.cores)
         return self._best(compute, memory)
 
     def dynamic_conv(
@@ -147,49 +147,51 @@ class LatencyPredictor:
           gathered: whether the input holds these patches only; else they are read from the map.
         """
         device, out, batch = self.hardware, side // stride, self.hardware.batch_size
-        parallel, channels, rows, columns = _grid(
-            _sizes(_PARALLEL), _sizes(outputs), _sizes(granularity), _sizes(granularity)
+        parallel, channels, rows, columns = grid(
+            tile_sizes(_PARALLEL), tile_sizes(outputs), tile_sizes(granularity), tile_sizes(granularity)
         )
-        tiles = _ceil(outputs, channels) * _ceil(granularity, rows) * _ceil(granularity, columns)
+        tiles = ceil_divide(outputs, channels) * ceil_divide(granularity, rows) * ceil_divide(granularity, columns)
         read, halo = inputs // groups, kernel_size - 1
         all_weights = outputs * read * kernel_size**2
         patch = inputs * ((granularity + halo) * stride) ** 2
 
         def times(patches: float) -> tuple[np.ndarray, np.ndarray]:
             weights = channels * read * kernel_size**2
-            entering = _ceil(channels, outputs // groups) * read * (rows + halo) * stride * (columns + halo) * stride
+            entering = (
+                ceil_divide(channels, outputs // groups) * read * (rows + halo) * stride * (columns + halo) * stride
+            )
             on_chip = (weights + (entering + channels * rows * columns) * patches * batch) * tiles
             all_input = patches * patch if gathered else inputs * (out * stride) ** 2
             off_chip = all_weights + (all_input + patches * outputs * granularity**2) * batch
             work = channels * rows * columns * read * kernel_size**2 * parallel
             once = self._computing(work, channels * rows * columns * batch * parallel)
-            compute = once * _ceil(patches, parallel) * batch * _ceil(tiles, device.cores)
+            compute = once * ceil_divide(patches, parallel) * batch * ceil_divide(tiles, device.cores)
             return compute, off_chip / self._memory + on_chip / self._cache
 
-        return self._of_patches(times, _patches(out, granularity), rate)
+        return self._of_patches(times, num_patches(out, granularity), rate)
 
     def scatter_add(self, channels: int, side: int, *, granularity: int, rate: float) -> Latency:
         """Adds computed patches to a square map."""
         device, batch = self.hardware, self.hardware.batch_size
-        count = _patches(side, granularity)
-        parallel, depth, rows, columns = _grid(
-            _sizes(count), _sizes(channels), _sizes(granularity), _sizes(granularity)
+        count = num_patches(side, granularity)
+        parallel, depth, rows, columns = grid(
+            tile_sizes(count), tile_sizes(channels), tile_sizes(granularity), tile_sizes(granularity)
         )
-        tiles = _ceil(channels, depth) * _ceil(granularity, rows) * _ceil(granularity, columns)
-        tile, whole = depth * rows * columns, channels * side**2
+        tiles = ceil_divide(channels, depth) * ceil_divide(granularity, rows) * ceil_divide(granularity, columns)
+        tile, numbers = depth * rows * columns, channels * side**2
 
         def times(patches: float) -> tuple[np.ndarray, np.ndarray]:
-            off_chip = (patches * channels * granularity**2 + 2 * whole) * batch
+            off_chip = (patches * channels * granularity**2 + 2 * numbers) * batch
             on_chip = 3 * tile * patches * tiles * batch / self._sectors(columns, granularity - columns)
             once = self._computing(tile * parallel, tile * batch * parallel)
-            compute = once * _ceil(patches, parallel) * batch * _ceil(tiles, device.cores)
+            compute = once * ceil_divide(patches, parallel) * batch * ceil_divide(tiles, device.cores)
             return compute, off_chip / self._memory + on_chip / self._cache
 
         return self._of_patches(times, count, rate)
 
     def gather(self, channels: int, side: int, *, granularity: int, rate: float, halo: int = 0) -> Latency:
         """Copies patches of a square map, each with `halo` places around it."""
-        patches, size = math.ceil(rate * _patches(side, granularity)), granularity + 2 * halo
+        patches, size = math.ceil(rate * num_patches(side, granularity)), granularity + 2 * halo
         copied = channels * patches * size**2
         cache = copied / self._cache * (1 + 1 / float(self._sectors(np.array(size), np.array(side - size))))
         memory = ((channels * side**2 + copied) / self._memory + cache) * self.hardware.batch_size
@@ -198,10 +200,10 @@ class LatencyPredictor:
     def add(self, channels: int, side: int) -> Latency:
         """Adds two square maps."""
         batch = self.hardware.batch_size
-        depth, rows, columns = _grid(_sizes(channels), _sizes(side), _sizes(side))
-        tiles = _ceil(channels, depth) * _ceil(side, rows) * _ceil(side, columns)
+        depth, rows, columns = grid(tile_sizes(channels), tile_sizes(side), tile_sizes(side))
+        tiles = ceil_divide(channels, depth) * ceil_divide(side, rows) * ceil_divide(side, columns)
         tile = depth * rows * columns
-        compute = self._computing(tile, tile) * _ceil(tiles, self.hardware.cores) * batch
+        compute = self._computing(tile, tile) * ceil_divide(tiles, self.hardware.cores) * batch
         return self._best(compute, 3 * tile / self._memory * tiles * batch)
 
     def average_pool(self, channels: int, side: int, out: int = 1) -> Latency:
@@ -331,23 +333,3 @@ def _spatial_block(predictor: LatencyPredictor, block: _Block, granularity: int,
         predictor.scatter_add(outputs, out, **patches),
     )
     return min(together, apart) + _seconds(rest) + _shortcut(predictor, block)
-
-
-def _sizes(length: int) -> list[int]:
-    """The numbers that are tried for the side of a tile along a length."""
-    powers = {2**power for power in range(_TILES) if 2**power <= 2 * length}
-    few = min(length, _TILES)
-    return sorted(powers | {math.ceil(length / parts) for parts in range(1, few)} | set(range(2, few)))
-
-
-def _grid(*sizes: list[int]) -> list[np.ndarray]:
-    """All combinations, one flat array a size."""
-    return [axis.ravel() for axis in np.meshgrid(*(np.array(size, float) for size in sizes), indexing="ij")]
-
-
-def _ceil(numerator: Any, denominator: Any) -> Any:
-    return np.ceil(numerator / denominator)
-
-
-def _patches(side: int, granularity: int) -> int:
-    return math.ceil(side / granularity) ** 2

@@ -6,16 +6,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.dynamic.parts.gated import GatedNetwork, GatedOutput, Ledger
 from jaxprune.dynamic.parts.gated_residual import Densities, GatedResidual
-from jaxprune.dynamic.parts.gates import Draws
+from jaxprune.dynamic.parts.gates import Draws, exponential
+from jaxprune.dynamic.segments import Loss, Pixels
 from jaxprune.errors import UserError
+from jaxprune.losses import budget_loss, exit_losses
 from jaxprune.models.resnet import max_pool
 from jaxprune.nn import BatchNorm, Conv, Linear
 from jaxprune.nn.linear import torch_uniform
 from jaxprune.preprocessing import Preprocessing
+
+# Sizes for tests and smoke runs.
+TINY = {"img_size": 32, "layers": (1,) * 4, "width": 8, "granularity": (4, 2, 1, 1)}
 
 
 class LAUDNet(GatedNetwork):
@@ -42,6 +47,8 @@ class LAUDNet(GatedNetwork):
       channel_granularity: channels that are skipped together, one a stage.
       maskers, masker_layers, reduction: of the channels' gates, one a stage: "mlp" of one or two layers, or
         "conv_linear".
+      target_rate, rate_weight: of `loss`: the share of the static network's cost, and the weight of its distance.
+      temperatures: at the start of the training, and at its end.
       preprocessing: how images are prepared; by default with ImageNet's mean and deviation.
 
     Raises:
@@ -62,6 +69,9 @@ class LAUDNet(GatedNetwork):
         maskers: tuple[str, ...] = ("mlp",) * 4,
         masker_layers: tuple[int, ...] = (1,) * 4,
         reduction: tuple[int, ...] = (16,) * 4,
+        target_rate: float = 0.5,
+        rate_weight: float = 10.0,
+        temperatures: tuple[float, float] = (5.0, 0.1),
         preprocessing: Preprocessing | None = None,
         dtype: Any = None,
         rngs: nnx.Rngs,
@@ -77,6 +87,7 @@ class LAUDNet(GatedNetwork):
         }
         _require_sizes(img_size, layers, options)
         self.num_classes, self.dtype, self.num_stages = num_classes, dtype, len(layers)
+        self.target_rate, self.rate_weight, self.temperatures = target_rate, rate_weight, tuple(temperatures)
         self.preprocessing = preprocessing or Preprocessing((img_size, img_size))
         common = {"dtype": dtype, "rngs": rngs}
         self.conv1 = Conv(3, width, 7, stride=2, **common)
@@ -124,6 +135,27 @@ class LAUDNet(GatedNetwork):
             gates |= {f"{name}.{masker}": gate for masker, gate in decided.items()}
             densities.append(density)
         return GatedOutput(self.fc(x.mean((1, 2))), gates, tuple(densities))
+
+    def loss(
+        self,
+        images: Pixels,
+        targets: Float[Array, "b c"],
+        *,
+        key: PRNGKeyArray | None = None,
+        progress: float | Array = 0.0,
+    ) -> Loss:
+        """See `Segmented`: cross-entropy, and the distance of the cost from the target, without a teacher's part."""
+        output = self.gated(images, key=key, temperature=exponential(progress, *self.temperatures), train=True)
+        ledger, logits = self.batch_macs(output), output.logits[None]
+        target = {"full": self.static_macs, "target": self.target_rate}
+        budget = self.rate_weight * budget_loss(ledger.total, ledger.shares, **target, progress=progress)
+        shares = {"loss_budget": budget, "computed": ledger.total / self.static_macs}
+        return Loss(exit_losses(logits, targets).sum() + budget, logits, shares)
+
+    @property
+    def static_macs(self) -> float:
+        """Multiply-accumulates without gates."""
+        return self.dense_macs - sum(block.always_macs() for block in self.blocks.values())
 
     def macs(self, densities: Sequence[Densities]) -> Ledger:
         """See `GatedNetwork`."""

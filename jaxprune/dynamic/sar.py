@@ -5,18 +5,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.dynamic.parts.gated import GatedNetwork, GatedOutput, Ledger
-from jaxprune.dynamic.parts.gates import Draws
+from jaxprune.dynamic.parts.gates import Draws, exponential
 from jaxprune.dynamic.parts.sar_module import BranchBlock, SarModule
+from jaxprune.dynamic.segments import Loss, Pixels
 from jaxprune.errors import UserError, unknown
+from jaxprune.losses import exit_losses, refinement_loss
 from jaxprune.models.resnet import max_pool
 from jaxprune.nn import BatchNorm, Conv, Linear
 from jaxprune.preprocessing import Preprocessing
 
 _STEMS = ("imagenet", "cifar")
 _WIDTHS = {"imagenet": (64, 64, 128, 256, 512), "cifar": (16, 16, 32, 64)}  # of the stem and of the stages
+# Sizes for tests and smoke runs.
+TINY = {"img_size": 32, "stem": "cifar", "bottleneck": False, "layers": (2,) * 3, "mask_size": (4, 4, 2), "width": 0.5}
 _PLAIN_WIDTH = 512  # of ImageNet's last stage, whatever the width
 
 
@@ -42,6 +46,9 @@ class SAR(GatedNetwork):
       mask_size: cells along a side of a mask, one number a stage.
       alpha, beta: the base branch has 1/alpha of a stage's channels, the refining one beta times them.
       base_scale: 2 or 4 a stage: by how much the base branch's maps are smaller.
+      target_rate, rate_weight: of `loss`: the share of cells to refine, and the weight of its distance.
+      temperatures: at the start of the training, and at `annealed` of it and later.
+      annealed: share of the training in which the temperature falls; the published runs of 200 epochs stop after 160.
       preprocessing: how images are prepared; by default with ImageNet's mean and deviation.
 
     Raises:
@@ -62,6 +69,10 @@ class SAR(GatedNetwork):
         alpha: int = 2,
         beta: tuple[float, ...] = (1, 1, 1),
         base_scale: tuple[int, ...] = (2, 2, 2),
+        target_rate: float = 0.4,
+        rate_weight: float = 10.0,
+        temperatures: tuple[float, float] = (1.0, 0.01),
+        annealed: float = 0.8,
         preprocessing: Preprocessing | None = None,
         dtype: Any = None,
         rngs: nnx.Rngs,
@@ -70,6 +81,8 @@ class SAR(GatedNetwork):
             raise unknown("stem", stem, _STEMS)
         _require_stages(stem, layers, mask_size, beta, base_scale)
         self.stem, self.img_size, self.num_classes, self.dtype = stem, img_size, num_classes, dtype
+        self.target_rate, self.rate_weight = target_rate, rate_weight
+        self.temperatures, self.annealed = tuple(temperatures), annealed
         self.preprocessing = preprocessing or Preprocessing((img_size, img_size))
         common = {"dtype": dtype, "rngs": rngs}
         large, expansion = stem == "imagenet", 4 if bottleneck else 1
@@ -125,6 +138,22 @@ class SAR(GatedNetwork):
             x = block(x, train=train)
         densities = tuple(gate.density for gate in gates.values())
         return GatedOutput(self.fc(x.mean((1, 2))), gates, densities)
+
+    def loss(
+        self,
+        images: Pixels,
+        targets: Float[Array, "b c"],
+        *,
+        key: PRNGKeyArray | None = None,
+        progress: float | Array = 0.0,
+    ) -> Loss:
+        """See `Segmented`: cross-entropy, and the distance of the masks' densities from the target."""
+        temperature = exponential(progress / self.annealed, *self.temperatures)
+        output = self.gated(images, key=key, temperature=temperature, train=True)
+        logits, opens = output.logits[None], [gate.open for gate in output.gates.values()]
+        rate = refinement_loss(opens, self.target_rate, self.rate_weight)
+        shares = {"loss_rate": rate, "refined": jnp.stack([gate.mean() for gate in opens]).mean()}
+        return Loss(exit_losses(logits, targets).sum() + rate, logits, shares)
 
     def macs(self, densities: tuple[Float[Array, "*b"], ...]) -> Ledger:
         """See `GatedNetwork`: the convolutions of refining blocks are proportional to the density of their mask."""

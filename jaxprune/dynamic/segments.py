@@ -6,12 +6,29 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, PRNGKeyArray, UInt8
 
 from jaxprune.errors import UserError
+from jaxprune.losses import exit_losses
+from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import Preprocessing
 
 State = Any
+Pixels = UInt8[Array, "b *sides c"] | Float[Array, "b *sides c"]
+
+
+class Loss(NamedTuple):
+    """The loss of a batch.
+
+    Attributes:
+      value: to minimise.
+      logits: of all exits.
+      parts: of the loss, and what else a log should show.
+    """
+
+    value: Float[Array, ""]
+    logits: Float[Array, "m b c"]
+    parts: dict[str, Array]
 
 
 class Segment(NamedTuple):
@@ -38,7 +55,7 @@ class Segmented(nnx.Module):
         """The segments, in order."""
         raise NotImplementedError
 
-    def begin(self, pixels: UInt8[Array, "b *sides c"]) -> State:
+    def begin(self, pixels: Pixels) -> State:
         """The state that enters the first segment, from pixels from 0 to 255."""
         raise NotImplementedError
 
@@ -50,13 +67,42 @@ class Segmented(nnx.Module):
             costs.append(total)
         return tuple(costs)
 
-    def __call__(self, pixels: UInt8[Array, "b *sides c"]) -> Float[Array, "m b c"]:
+    def __call__(self, pixels: Pixels) -> Float[Array, "m b c"]:
         """Computes the logits of all exits for all images; for training, and to choose thresholds."""
         state, logits = self.begin(pixels), []
         for segment in self.segments():
             state, values = segment.call(self, state)
             logits.append(values)
         return jnp.stack(logits)
+
+    def loss(
+        self,
+        images: Pixels,
+        targets: Float[Array, "b c"],
+        *,
+        key: PRNGKeyArray | None = None,
+        progress: float | Array = 0.0,
+    ) -> Loss:
+        """The loss of a batch in training: by default the sum of the exits' cross-entropies.
+
+        Args:
+          images: augmented and normalised, or pixels.
+          targets: probabilities of the classes.
+          key: for what is random in training.
+          progress: share of the training that is over, for what changes during it.
+        """
+        logits = self(images)
+        return Loss(exit_losses(logits, targets).sum(), logits, {})
+
+
+def normalized(pixels: Pixels, record: Preprocessing) -> Float[Array, "b *sides c"]:
+    """Returns pixels from 0 to 255 as a network with this preprocessing reads them, in float32.
+
+    Images of floating-point numbers are normalised already, as augmentation leaves them.
+    """
+    if jnp.issubdtype(pixels.dtype, jnp.floating):
+        return pixels
+    return normalize(pixels, record.mean, record.std)
 
 
 def require_classes(counts: Sequence[int]) -> None:

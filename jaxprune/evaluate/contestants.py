@@ -7,7 +7,9 @@ import jax
 from flax import nnx
 
 from jaxprune import flops, reduction
+from jaxprune.dense import Segmenter
 from jaxprune.flops.scorers import scorer_flops
+from jaxprune.flops.segmenters import of_segmenter
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import merge, split
 from jaxprune.reduction import DENSE
@@ -31,7 +33,8 @@ class Contestant(NamedTuple):
         """Returns the forward multiply-accumulates per image, in units of 10⁹, including a scorer's."""
         if isinstance(self.model, ConvNet):
             return flops.convnet(self.model, self.model.preprocessing.sides) / 1e9
-        total = flops.of_model(self.model).total
+        is_dense = isinstance(self.model, Segmenter)
+        total = (of_segmenter if is_dense else flops.of_model)(self.model).total
         if self.model.pruner is not None:
             total += scorer_flops(self.model.pruner.scorer, self.model.preprocessing.sides)
         return total / 1e9
@@ -68,6 +71,12 @@ def random_images(model: Any, batch_size: int) -> jax.Array:
     return jax.random.normal(jax.random.key(0), (batch_size, *model.preprocessing.sides, 3))
 
 
+def logits(network: Any, images: jax.Array) -> jax.Array:
+    """Returns the logits of a classifier, (b, c), or of a segmentation network, (b, h, w, k)."""
+    outputs = network(images)
+    return outputs if isinstance(outputs, jax.Array) else outputs[0]
+
+
 class Runner:
     """One compiled call of a module on fixed images; calling the runner waits for the result.
 
@@ -76,7 +85,7 @@ class Runner:
     Args:
       module: a network or a scorer.
       images: normalised images, (b, h, w, c), or clips.
-      call: the function to time; by default a network's logits.
+      call: the function to time; by default a network's logits, of each image or of each pixel.
 
     Attributes:
       program: the compiled program, for its FLOPs and memory.
@@ -85,7 +94,7 @@ class Runner:
     def __init__(self, module: Any, images: jax.Array, call: Callable[[Any, jax.Array], Any] | None = None):
         parts = split(module)
         # Only the logits, so that XLA drops the computation of aux.
-        call = call or (lambda network, images: network(images)[0])
+        call = call or logits
         forward = jax.jit(lambda arrays, images: call(merge(parts.graph, arrays, {}), images))
         self._inputs = ({**parts.params, **parts.rest}, images)
         self.program = forward.lower(*self._inputs).compile()

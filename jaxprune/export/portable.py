@@ -150,6 +150,8 @@ def _scattered(name: str, inputs: Sequence[Any], numbers: Any, mode: Any) -> Arr
     along = len(axes) == 1 and axes == tuple(numbers.inserted_window_dims)
     if along and single and not lead and windows == tuple(range(operand.ndim - 1)):
         return _set_one(name, operand, places[0], updates, axes[0])
+    if lead == 1 and single and len(axes) == 1 and axes == tuple(numbers.inserted_window_dims) == (2,):
+        return _scattered_column(name, operand, places, updates)
     behind = lead if single else lead + 1
     if not (
         along
@@ -174,6 +176,12 @@ def _set_one(name: str, operand: Array, place: Array, updates: Array, axis: int)
     hit = (jnp.arange(operand.shape[axis], dtype=place.dtype) == place).reshape(shape)
     updates = jnp.expand_dims(updates, axis).astype(operand.dtype)
     return jnp.where(hit, COMBINED[name](operand, updates), operand)
+
+
+def _scattered_column(name: str, operand: Array, places: Array, updates: Array) -> Array:
+    """The operand (b, n, m) with updates (b, n) combined with one column of each image."""
+    hit = jnp.arange(operand.shape[2], dtype=places.dtype)[None, None, :] == places[:, :, None]
+    return jnp.where(hit, COMBINED[name](operand, updates[:, :, None].astype(operand.dtype)), operand)
 
 
 def _scattered_rows(name: str, operand: Array, places: Array, updates: Array, mode: Any) -> Array:

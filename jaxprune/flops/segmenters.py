@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxprune.dense import Segmenter
+from jaxprune.dense.dtop import DToP
 from jaxprune.dense.parts.base import map_features, map_grids
 from jaxprune.flops import of_model
 from jaxprune.flops.traced import multiply_accumulates
@@ -31,6 +32,8 @@ class SegmenterFlops(NamedTuple):
 def of_segmenter(network: Segmenter) -> SegmenterFlops:
     """Counts convolutions, linear layers and attention; resizing and pooling of maps do not count, as published.
 
+    DToP is counted as if no token left: how many do, depends on the image (`DToP.flops`).
+
     >>> from flax import nnx; import jaxprune
     >>> sizes = dict(img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2)
     >>> seg = jaxprune.dense.create("linear", encoder="vit", num_classes=5, **sizes, rngs=nnx.Rngs(0))
@@ -41,6 +44,10 @@ def of_segmenter(network: Segmenter) -> SegmenterFlops:
       network: the network, or its abstract form under `nnx.eval_shape`; nothing is computed.
     """
     encoder = network.encoder
+    if isinstance(network, DToP):
+        rows = [encoder.sites()[0].num_patches] * len(network.heads)
+        heads = sum(head.flops(count) for head, count in zip(network.heads, rows, strict=True))
+        return SegmenterFlops(network.flops(rows) - heads, heads)
     counted = of_model(encoder)
     last = max(encoder.intermediate_layers()[index] for index in network.indices)
     cost = counted.patch_embed + sum(counted.blocks[: last + 1]) + counted.reducers + counted.between

@@ -1,6 +1,5 @@
 """Losses that hold the computation of a network with gates at a target."""
 
-import math
 from collections.abc import Iterable
 
 import jax.numpy as jnp
@@ -22,7 +21,7 @@ def refinement_loss(gates: Iterable[Float[Array, "..."]], target: float, weight:
 
 
 def budget_loss(
-    total: Float[Array, ""], shares: Float[Array, "m"], *, full: float, target: float, progress: float
+    total: Float[Array, ""], shares: Float[Array, "m"], *, full: float, target: float, progress: float | Array
 ) -> Float[Array, ""]:
     """Returns the squared distance of the cost from a target, plus how far blocks leave bounds around it (LAUDNet).
 
@@ -39,7 +38,7 @@ def budget_loss(
       target: share of `full` to compute.
       progress: share of the training that is over, from 0 to 1.
     """
-    tight = math.cos(math.pi / 2 * min(max(progress / 0.33, 0), 1)) ** 2
+    tight = jnp.square(jnp.cos(jnp.pi / 2 * jnp.clip(progress / 0.33, 0, 1)))
     above = jnp.square(jnp.maximum(0, shares - (1 - tight * (1 - target))))
     below = jnp.square(jnp.maximum(0, tight * target - shares))
     return jnp.square(total / full - target) + (above + below).mean()

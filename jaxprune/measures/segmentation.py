@@ -117,11 +117,11 @@ def intervals(areas: Areas, *, draws: int = DRAWS, seed: int = 0) -> ScoreInterv
     rows = np.random.default_rng(seed).integers(0, count, (draws, count))
     times = np.stack([np.bincount(row, minlength=count) for row in rows])
     drawn = _of_sums(*(times @ area for area in areas))
-    whole = _of_sums(*(area.sum(0, keepdims=True) for area in areas))
+    of_set = _of_sums(*(area.sum(0, keepdims=True) for area in areas))
     mean_iou, mean_accuracy, overall = (
-        _interval(value[0], values) for value, values in zip(whole[1:], drawn[1:], strict=True)
+        _interval(value[0], values) for value, values in zip(of_set[1:], drawn[1:], strict=True)
     )
-    iou = tuple(_interval(whole[0][0, k], drawn[0][:, k]) for k in range(whole[0].shape[1]))
+    iou = tuple(_interval(of_set[0][0, k], drawn[0][:, k]) for k in range(of_set[0].shape[1]))
     return ScoreIntervals(mean_iou, mean_accuracy, overall, iou)
 
 
@@ -131,8 +131,8 @@ def paired_intervals(first: Areas, second: Areas, *, draws: int = DRAWS, seed: i
     rows = np.random.default_rng(seed).integers(0, count, (draws, count))
     times = np.stack([np.bincount(row, minlength=count) for row in rows])
     drawn = _of_sums(*(times @ a for a in first))[1] - _of_sums(*(times @ b for b in second))[1]
-    whole = _of_sums(*(a.sum(0)[None] for a in first))[1] - _of_sums(*(b.sum(0)[None] for b in second))[1]
-    return _interval(whole[0], drawn)
+    of_set = _of_sums(*(a.sum(0)[None] for a in first))[1] - _of_sums(*(b.sum(0)[None] for b in second))[1]
+    return _interval(of_set[0], drawn)
 
 
 def image_scores(areas: Areas) -> Float[np.ndarray, "n"]:

@@ -21,8 +21,8 @@ from jaxprune.mim.parts.feature_head import FeatureHead
 from jaxprune.mim.parts.input_masker import InputMasker
 from jaxprune.mim.parts.masker import Masks
 from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.teacher_features import TeacherFeatures
 from jaxprune.mim.parts.teacher_targets import image_size, prepared
-from jaxprune.mim.tec import TeacherFeatures
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn import Host
 from jaxprune.nn.block_cost import block_flops, block_tokens

@@ -140,14 +140,15 @@ class ConvNeXtBlock(Reducible):
         b, n, d = tokens.x.shape
         drop_key, reducer_key = (None, None) if key is None else jax.random.split(key)
         mixed = tokens._replace(x=self.conv_dw(tokens.x.reshape(b, *grid, d)).reshape(b, n, d))
-        branch, report = self.skip(mixed, attended, self._work, train=train, key=reducer_key)
+        branch, report = self.skip(mixed, attended, self.pointwise, train=train, key=reducer_key)
         residual = tokens.x
         if report is not None and not train and self.reducer.clears_map and self.reducer.step.restore == "zero":
             residual = residual * (report.row_map >= 0)[..., None].astype(residual.dtype)
         branch = self.drop_path(branch, drop_key if train else None)
         return tokens._replace(x=residual + branch), NOTHING, report
 
-    def _work(self, x: Float[Array, "b k d"]) -> Float[Array, "b k d"]:
+    def pointwise(self, x: Float[Array, "b k d"]) -> Float[Array, "b k d"]:
+        """What is behind the depth-wise convolution, for any rows."""
         out = self.mlp(self.norm(x))
         return out if self.gamma is None else out * self.gamma[...].astype(out.dtype)[None, None]
 

@@ -5,10 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn import BatchNorm, Conv, Linear
+from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.images import require_float
 
 DEPTHS = {
@@ -28,9 +29,23 @@ def variants() -> dict[str, dict[str, Any]]:
 
 
 class Residual(nnx.Module):
-    """Two 3×3 convolutions, or a 1×1, 3×3, 1×1 bottleneck, with a shortcut."""
+    """Two 3×3 convolutions, or a 1×1, 3×3, 1×1 bottleneck, with a shortcut.
 
-    def __init__(self, inputs: int, width: int, stride: int, *, bottleneck: bool, dtype: Any = None, rngs: nnx.Rngs):
+    Args:
+      drop_path: stochastic depth rate.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        width: int,
+        stride: int,
+        *,
+        bottleneck: bool,
+        drop_path: float = 0.0,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
         common = {"dtype": dtype, "rngs": rngs}
         outputs = width * (4 if bottleneck else 1)
         # (kernel size, stride, channels) of each convolution
@@ -42,13 +57,15 @@ class Residual(nnx.Module):
             setattr(self, f"conv{index}", Conv(previous, channels, kernel_size, stride=step, **common))
             setattr(self, f"bn{index}", BatchNorm(channels))
             previous = channels
-        self.num_convs = len(shapes)
+        self.num_convs, self.drop_path = len(shapes), DropPath(drop_path)
         same = stride == 1 and inputs == outputs
         self.downsample: Any = nnx.List(
             [] if same else [Conv(inputs, outputs, stride=stride, **common), BatchNorm(outputs)]
         )
 
-    def __call__(self, x: Float[Array, "b h w i"], *, train: bool = False) -> Float[Array, "b H W o"]:
+    def __call__(
+        self, x: Float[Array, "b h w i"], *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "b H W o"]:
         y, shortcut = x, x
         for index in range(1, self.num_convs + 1):
             y = getattr(self, f"bn{index}")(getattr(self, f"conv{index}")(y), train=train)
@@ -57,7 +74,7 @@ class Residual(nnx.Module):
         if len(self.downsample):
             conv, norm = self.downsample
             shortcut = norm(conv(x), train=train)
-        return jax.nn.relu(y + shortcut)
+        return jax.nn.relu(self.drop_path(y, key if train else None) + shortcut)
 
 
 class ResNet(ConvNet):

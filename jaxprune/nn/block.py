@@ -74,6 +74,9 @@ class Block(BlockParts):
         drop_keys = keys[:2] if train and not self.fuses else (None, None)
         where = self.reduces_where()
         soft = self.soft_policy and train
+        if self.has_absent and not soft:
+            # What absent rows hold must reach no other row, not even as zero times infinity.
+            tokens = tokens._replace(x=jnp.where(tokens.policy[:, :, None] > 0, tokens.x, 0))
         needs = (self.needs | taps) - _NOT_OF_HEADS
         passed, report = {"scores": attended.scores, "entered": attended.entered}, None
 

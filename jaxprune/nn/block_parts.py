@@ -1,5 +1,6 @@
 """The parts of a transformer block: project, attend, mix, feed. Whoever needs one of them calls it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,9 +11,10 @@ from jaxprune.errors import UserError
 from jaxprune.nn import grained
 from jaxprune.nn.attention import Attention, Heads, attend, merge_heads, self_attention
 from jaxprune.nn.block_cost import BlockCost, linear_flops
-from jaxprune.nn.block_style import PLAIN, LayerScale, Style, make_mlp
+from jaxprune.nn.block_style import PLAIN, LayerScale, Style
 from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.linear import Linear, normal_02
+from jaxprune.nn.mlp import Mlp, SwiGLU
 from jaxprune.nn.norm import make_norm
 from jaxprune.nn.reducible import Reducible
 from jaxprune.nn.relative_bias import relative_bias
@@ -79,7 +81,7 @@ class BlockParts(Reducible):
             self.rope_freqs = nnx.Param(rotary.initial(rngs.params(), num_heads, dim // num_heads))
         self.ls1 = nnx.data(scale())
         self.norm2 = norm(dim)
-        self.mlp: Any = make_mlp(style, dim, int(dim * mlp_ratio), norm, **common)
+        self.mlp: Any = _mlp(style, dim, int(dim * mlp_ratio), norm, **common)
         self.ls2 = nnx.data(scale() if style.mlp_scale else None)
         if style.post_norm and init_values is not None:
             for norm_of_branch in (self.norm1, self.norm2):
@@ -301,3 +303,14 @@ class BlockParts(Reducible):
 def _summed(first: Array | None, second: Array | None) -> Array | None:
     """The sum of two biases, either of which may be missing."""
     return second if first is None else first if second is None else first + second
+
+
+def _mlp(style: Style, dim: int, hidden: int, norm: Callable[[int], Any], **common: Any) -> Mlp | SwiGLU:
+    """The MLP of a block, see `Style.mlp`."""
+    if style.mlp != "plain":
+        hidden = hidden // 2 if style.mlp == "swiglu_packed" else hidden
+        hidden += -hidden % style.align
+    inner = norm(hidden) if style.mlp_norm else None
+    if style.mlp == "plain":
+        return Mlp(dim, hidden, activation=style.activation, norm=inner, use_bias=style.proj_bias, **common)
+    return SwiGLU(dim, hidden, norm=inner, use_bias=style.proj_bias, **common)

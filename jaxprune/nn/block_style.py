@@ -1,15 +1,12 @@
 """The variant of a family's blocks: norms, MLP, positions and scales."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.errors import unknown
-from jaxprune.nn.mlp import Mlp, SwiGLU
 from jaxprune.nn.rotary import Rotary, TubeRotary
 
 MLPS = ("plain", "swiglu", "swiglu_packed")
@@ -71,14 +68,3 @@ class Style:
 
 
 PLAIN = Style()
-
-
-def make_mlp(style: Style, dim: int, hidden: int, norm: Callable[[int], Any], **common: Any) -> Mlp | SwiGLU:
-    """The MLP of a block, see `Style.mlp`."""
-    if style.mlp != "plain":
-        hidden = hidden // 2 if style.mlp == "swiglu_packed" else hidden
-        hidden += -hidden % style.align
-    inner = norm(hidden) if style.mlp_norm else None
-    if style.mlp == "plain":
-        return Mlp(dim, hidden, activation=style.activation, norm=inner, use_bias=style.proj_bias, **common)
-    return SwiGLU(dim, hidden, norm=inner, use_bias=style.proj_bias, **common)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
+from scipy.interpolate import RectBivariateSpline
 
 from jaxprune.errors import UserError
 from jaxprune.ops.resize import resize, resize_3d
@@ -127,15 +128,17 @@ def resample_relative(
     num_extra: int = 3,
     *,
     old_grid: tuple[int, int] | None = None,
+    cubic: bool = False,
 ) -> Float[np.ndarray, "s h"]:
     """Resamples a table of relative positions to another grid, as in BEiT's and timm's code (from a square grid).
 
     The offsets of the table are spread geometrically, each step a constant factor wider than the previous one, up to
-    the largest offset of the new grid, with linear interpolation in between.
+    the largest offset of the new grid, with interpolation in between: linear, as timm does, or by cubic splines.
 
     Args:
       table: the bias of each head by offset, (rows, columns) in raster order, and `num_extra` rows that are copied.
       old_grid: the grid the table was made for; None = a square one, by the number of its rows.
+      cubic: interpolates by cubic splines, as BEiT's segmentation code does.
 
     Raises:
       UserError: the rows do not fit the grid.
@@ -153,9 +156,16 @@ def resample_relative(
     if new == old:
         return table
     offsets, extra = table[:count].reshape(*old, -1), table[count:]
-    for axis, (before, after) in enumerate(zip(old, new, strict=True)):
-        places, offset = _spread(before, after), np.arange(after) - after // 2
-        offsets = np.apply_along_axis(lambda line, p=places, o=offset: np.interp(o, p, line), axis, offsets)
+    places = [_spread(before, after) for before, after in zip(old, new, strict=True)]
+    steps = [np.arange(after) - after // 2 for after in new]
+    if cubic:
+        degrees = {"kx": min(3, old[0] - 1), "ky": min(3, old[1] - 1)}
+        heads = np.moveaxis(offsets.astype(np.float64), -1, 0)
+        offsets = np.stack([RectBivariateSpline(*places, head, **degrees)(*steps) for head in heads], axis=-1)
+    else:
+        for axis in range(2):
+            line_up = lambda line, p=places[axis], o=steps[axis]: np.interp(o, p, line)
+            offsets = np.apply_along_axis(line_up, axis, offsets)
     return np.concatenate([offsets.reshape(-1, table.shape[1]), extra]).astype(table.dtype)
 
 

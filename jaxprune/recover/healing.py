@@ -1,6 +1,7 @@
 """Heals a network under its plan: for some minutes, the dense network teaches it what it says of unlabelled images."""
 
 import json
+import logging
 import tempfile
 import time
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED, make_train_step
 from jaxprune.train.writer import Writer, read_metrics
 
+_log = logging.getLogger(__name__)
 LENGTH, BEST = "length.json", "best.safetensors"
 _TIMED = 3  # steps that a budget in minutes is converted with
 
@@ -43,7 +45,7 @@ class Healed(NamedTuple):
       model: the network under its plan.
       before, after: how alike it is to the teacher on held-out images: `cosine` of the features, and `agreement` of the
         predicted classes where both have a head.
-      step: the step whose weights these are, of `steps`.
+      step: the step whose weights these are, of `steps`; 0: no look was closer to the teacher than the start.
       steps: steps taken.
       seconds: training time.
       stopped: None, or "signal" if a signal ended the run: `model` is unchanged then, and the same call goes on.
@@ -129,7 +131,7 @@ def heal(
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
         params = lesson.learning.params(state.params, frozen)
         likeness = measure(params)
-        if processes.leads() and _score(likeness) >= max(map(_score, _evaluations(workdir)), default=-2.0):
+        if processes.leads() and _score(likeness) >= max(map(_score, [before, *_evaluations(workdir)])):
             write_atomically(workdir / BEST, save({name: np.asarray(array) for name, array in params.items()}))
         writer.metrics(step, "eval", likeness)
 
@@ -155,10 +157,16 @@ def heal(
     )
     if result.stopped == "signal":
         return Healed(student, before, before, 0, result.step, result.seconds, "signal")
-    rows = _evaluations(workdir)
+    rows = [{"step": 0, **before}, *_evaluations(workdir)]
     best = max(rows, key=lambda row: (_score(row), row["step"]))
     after = {name: best[name] for name in before}
-    return Healed(_filled(student, load_file(workdir / BEST)), before, after, best["step"], result.step, result.seconds)
+    if not best["step"]:
+        _log.warning(
+            "%s: at none of %d looks the network was closer to the dense one than before, so it stays as it is. "
+            "Give a lower learning rate than %g, or more time.", desc, len(rows) - 1, settings.learning_rate,
+        )  # fmt: skip
+    model = _filled(student, load_file(workdir / BEST)) if best["step"] else student
+    return Healed(model, before, after, best["step"], result.step, result.seconds)
 
 
 def _require_hosts(student: Any, teacher: Any) -> None:

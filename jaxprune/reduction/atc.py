@@ -1,5 +1,6 @@
 """ATC: merge tokens by agglomerative clustering, the closest two clusters first (Haurum et al., 2024)."""
 
+import math
 from typing import Any
 
 import jax
@@ -56,33 +57,49 @@ def mirrored(distance: Float[Array, "b n n"]) -> Float[Array, "b n n"]:
 
 
 def _agglomerate(distance: Array, absent: Array, num_clusters: int, linkage: str) -> tuple[Array, Array]:
+    """See `agglomerate`, for one image.
+
+    The smallest distances within blocks of rows are kept beside the matrix: a merge changes two rows and two columns,
+    so only their blocks are looked at again, and not all distances.
+    """
     n = distance.shape[0]
-    places = jnp.arange(n, dtype=jnp.int32)
+    width = max(math.isqrt(n // 2), 1)
+    blocks = -(-n // width)
+    padding = blocks * width - n
+    places, numbers = (jnp.arange(count, dtype=jnp.int32) for count in (n + padding, blocks))
     distance = jnp.where(absent[:, None] | absent[None, :], -1.0, distance)
-    distance = jnp.where(places[:, None] == places[None, :], jnp.inf, distance)
+    distance = jnp.where(places[:n, None] == places[None, :n], jnp.inf, distance)
+    distance = jnp.pad(distance, ((0, padding), (0, padding)), constant_values=jnp.inf)
+    unreachable = jnp.full_like(distance[0], jnp.inf)
+    in_blocks = lambda values: values.reshape(blocks, width, -1)
 
     def merge_closest(step, state):
-        distance, counts, labels, heights = state
-        nearest = distance.min(0)
-        first = _first_of(nearest, nearest.min())
-        height = nearest[first]
+        distance, smallest, counts, labels, heights = state
+        nearest = smallest.min(0)
+        height = nearest.min()
+        first = _first_of(nearest, height)
         second = _first_of(distance[first], height)
         is_first, is_second = places == first, places == second
         joined = _joined(distance[first], distance[second], counts[first], counts[second], linkage)
         joined = jnp.where(is_first | is_second, jnp.inf, joined)
         # A cluster is in the row of its first token; the row of the one that joins it is out of reach.
-        distance = jnp.where(is_first[:, None], joined[None, :], distance)
-        distance = jnp.where(is_first[None, :], joined[:, None], distance)
-        distance = jnp.where(is_second[:, None] | is_second[None, :], jnp.inf, distance)
+        for place, row in ((first, joined), (second, unreachable)):
+            distance = distance.at[place].set(row).at[:, place].set(row)
+        smallest = jnp.where(is_first[None, :], in_blocks(joined).min(1), smallest)
+        smallest = jnp.where(is_second[None, :], jnp.inf, smallest)
+        for place in (first, second):
+            block = place // width
+            smallest = jnp.where(numbers[:, None] == block, in_blocks(distance)[block].min(0)[None, :], smallest)
         counts = jnp.where(is_first, counts + counts[second], counts)
         heights = jnp.where(jnp.arange(heights.shape[0]) == step, height, heights)
-        return distance, counts, jnp.where(labels == second, first, labels), heights
+        return distance, smallest, counts, jnp.where(labels == second, first, labels), heights
 
-    counts = jnp.where(absent, 0.0, 1.0)
-    state = distance, counts, places, jnp.zeros((n - num_clusters,), jnp.float32)
-    _, _, labels, heights = jax.lax.fori_loop(0, n - num_clusters, merge_closest, state)
-    numbers = jnp.cumsum(labels == places, dtype=jnp.int32) - 1
-    return numbers[labels], heights
+    counts = jnp.pad(jnp.where(absent, 0.0, 1.0), (0, padding))
+    state = distance, in_blocks(distance).min(1), counts, places, jnp.zeros((n - num_clusters,), jnp.float32)
+    _, _, _, labels, heights = jax.lax.fori_loop(0, n - num_clusters, merge_closest, state)
+    labels = labels[:n]
+    order = jnp.cumsum(labels == places[:n], dtype=jnp.int32) - 1
+    return order[labels], heights
 
 
 def _first_of(values: Float[Array, "n"], value: Float[Array, ""]) -> Int[Array, ""]:

@@ -36,19 +36,37 @@ def interruptible(is_wanted: Callable[[], bool]) -> Iterator[None]:
         _questions.pop()
 
 
-@contextmanager
-def ending_at_ctrl_c() -> Iterator[None]:
-    """Ctrl-C ends the `with` block by a `KeyboardInterrupt`, or by `Interrupted` from the next `check` or at its end.
+class Ending:
+    """The signal that ends a block.
 
-    Python drops an exception that is raised in a callback of the garbage collector, where compiling spends some time;
-    then it is raised again. Call it from the main thread. Training temporarily sets its own handlers.
+    Attributes:
+      number: of the first one, or None.
     """
-    pressed = False
+
+    number: int | None = None
+
+    @property
+    def status(self) -> int:
+        """The shell's exit status for a program that the signal ended."""
+        return 128 + (self.number or signal.SIGINT)
+
+
+@contextmanager
+def ending_at_signals() -> Iterator[Ending]:
+    """Ctrl-C, SIGTERM and SIGHUP end the `with` block by `KeyboardInterrupt`, or by `Interrupted` at the next `check`.
+
+    At its end at the latest: what something swallowed is no success. Python drops an exception that is raised in a
+    callback of the garbage collector, where compiling spends some time; then it is raised again. Call it from the main
+    thread. Training temporarily sets its own handlers.
+    """
+    ending = Ending()
     unraisable = sys.unraisablehook
 
     def note(number: int, frame: object) -> None:
-        nonlocal pressed
-        pressed = True
+        if number != signal.SIGALRM:
+            ending.number = ending.number or number
+        if number == signal.SIGHUP:
+            _leave_terminal()
         raise KeyboardInterrupt
 
     def again(dropped: Any) -> None:
@@ -57,18 +75,23 @@ def ending_at_ctrl_c() -> Iterator[None]:
         elif threading.current_thread() is threading.main_thread():
             signal.setitimer(signal.ITIMER_REAL, _AGAIN)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGALRM)}
+    before = {number: signal.signal(number, note) for number in (*_heeded(), signal.SIGALRM)}
     sys.unraisablehook = again
     try:
-        with interruptible(lambda: pressed):
-            yield
-        if pressed:
+        with interruptible(lambda: ending.number is not None):
+            yield ending
+        if ending.number is not None:
             raise Interrupted
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.unraisablehook = unraisable
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _heeded() -> list[signal.Signals]:
+    """The signals that end a program: a process that was started to outlive its terminal (nohup) ignores SIGHUP."""
+    return [n for n in _STOPPING if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
 
 
 def check() -> None:
@@ -96,9 +119,7 @@ class StopSignal:
     def __enter__(self) -> Self:
         # Only the main thread may set handlers; in other threads the owner of the process handles signals.
         if threading.current_thread() is threading.main_thread():
-            # A process that was started to outlive its terminal (nohup) ignores SIGHUP.
-            numbers = [n for n in _STOPPING if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
-            self._previous = {number: signal.signal(number, self._note) for number in numbers}
+            self._previous = {number: signal.signal(number, self._note) for number in _heeded()}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:

@@ -213,8 +213,28 @@ def lars(
     return _optimizer(direction, schedule, layer_scales, schedules, clip_norm, frozen, numbered=False)
 
 
+def sgd(
+    schedule: Schedule | float,
+    *,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    decay_mask: Mapping[str, bool] | None = None,
+    layer_scales: Mapping[str, float] | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    clip_norm: float | None = None,
+    frozen: Sequence[str] = (),
+) -> optax.GradientTransformation:
+    """Builds SGD with Nesterov's momentum over gradients plus weight decay, as in PyTorch.
+
+    Without a `decay_mask` all parameters decay. The other arguments are those of `adamw`.
+    """
+    mask = None if decay_mask is None else dict(decay_mask)
+    direction = [optax.add_decayed_weights(weight_decay, mask=mask), optax.trace(momentum, nesterov=True)]
+    return _optimizer(direction, schedule, layer_scales, schedules, clip_norm, frozen, numbered=False)
+
+
 # The optimizers by name.
-OPTIMIZERS = {"adamw": adamw, "lamb": lamb, "lars": lars}
+OPTIMIZERS = {"adamw": adamw, "lamb": lamb, "lars": lars, "sgd": sgd}
 
 
 def _optimizer(

@@ -119,6 +119,20 @@ def compiled_blocks(model: Any, programs: Programs, note: Callable[[Call], None]
     return fast
 
 
+def features(model: Any, programs: Programs) -> Forward | None:
+    """Returns what computes a network's pooled features, float32 (b, d), block by block; None if it pools none."""
+    if not hasattr(model, "pool"):
+        return None
+    record = model.preprocessing
+
+    def call(network: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+        tokens, _ = network.forward_features(pixels(batch["image"], record))
+        values = network.pool(tokens).astype(jnp.float32)
+        return values if len(values) == len(batch["image"]) else over_views(values, batch["image"])
+
+    return Forward.of(compiled_blocks(model, programs), call, compiled=False)
+
+
 def outputs(model: Any, programs: Programs) -> Forward:
     """Returns what computes a classifier's logits, or a network's pooled features, float32 (b, c), block by block.
 

@@ -85,11 +85,14 @@ def tune(
     keep = (store or Store()).under(
         format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.sides, jax=jax.__version__
     )
-    firsts = keep.arrays("copies", lambda: {"first": first_of_copies(show, count)}, images=count)["first"]
+    mesh, programs = mesh or parallel.mesh_from_text("data=-1"), blockwise.Programs()
+    features = _features(network.dense, show, count, mesh, programs, keep)
+    find = lambda: {"first": first_of_copies(show, count, features)}
+    firsts = keep.arrays("copies", find, images=count, features=features is not None)["first"]
     halves = _halves(np.unique(firsts), count, bound, settings)
     _log.info("Timing the blocks of the dense network and of %s on this device.", ", ".join(network.methods))
     table = _cost_table(network, settings, keep)
-    errors = _Errors(network.dense, show, halves, bound, settings, mesh or parallel.mesh_from_text("data=-1"), keep)
+    errors = _Errors(network.dense, show, halves, bound, settings, mesh, keep, programs)
     _log.info("Estimating the risks of up to %d plans on %d images.", settings.limit, len(halves.first))
     plans, rejected = _searched(network, table, errors, bound, settings)
     counts = {plan.name: int(errors.estimate(plan).sum()) for plan in plans}
@@ -105,7 +108,8 @@ def tune(
     _log.info("Testing plans on %d other images.", len(halves.second))
     best, why, tests = _decision(finalists, timed, errors, bound, settings)
     if copies := count - len(halves.first) - len(halves.second):
-        why += f" Of {count} images {copies} are copies or near copies of others, and were left out."
+        near = "pixels" if features is None else "pixels or the network's features"
+        why += f" Of {count} images {copies} are copies or, by {near}, near copies of others, and were left out."
     # The device may have become faster or slower since the table was measured.
     predicted = lambda cost: table.rescaled(cost, timed[DENSE][0].median)
     rows = [Row(DENSE, _gflops(network.dense), None, timed[DENSE], 0, len(halves.first))]
@@ -119,6 +123,23 @@ def tune(
     sizes = len(halves.first), len(halves.second)
     own = next((label for label, fast in (healed or {}).items() if fast is tuned), "")
     return Tuned(name, tuned, why, tuple(rows), tuple(plan.name for plan in front), table, bound, settings, sizes, own)
+
+
+def _features(
+    dense: Any, show: Show, count: int, mesh: Mesh, programs: blockwise.Programs, store: Store
+) -> np.ndarray | None:
+    """The features of all images, by which near copies are found; None if the network pools none."""
+    forward = blockwise.features(dense, programs)
+    if forward is None:
+        return None
+
+    def make() -> dict[str, np.ndarray]:
+        collector = Stacked("features")
+        _log.info("Looking for copies among %d images, by pixels and by the network's features.", count)
+        ((values, _),) = run_over(show(np.arange(count)), {"features": forward}, [collector], mesh, desc="copies")
+        return {"features": np.asarray(values, np.float32)}
+
+    return store.arrays("features", make, images=count)["features"]
 
 
 class _Halves(NamedTuple):
@@ -241,11 +262,19 @@ class _Errors:
     """The errors of plans on images; the answers of networks are stored."""
 
     def __init__(
-        self, dense: Any, show: Show, halves: _Halves, bound: Bound, settings: Settings, mesh: Mesh, store: Store
+        self,
+        dense: Any,
+        show: Show,
+        halves: _Halves,
+        bound: Bound,
+        settings: Settings,
+        mesh: Mesh,
+        store: Store,
+        programs: blockwise.Programs,
     ):
         self._dense, self._show, self._halves, self._mesh, self._store = dense, show, halves, mesh, store
         self._errors = image_errors.accuracy_errors if bound.kind == "accuracy" else image_errors.agreement_errors
-        self._neighbours, self._programs = settings.neighbours, blockwise.Programs()
+        self._neighbours, self._programs = settings.neighbours, programs
         ends = [max(int(share * len(halves.first)), 1) for share in SHARES]
         self._parts = np.split(halves.first, ends[:-1])
 

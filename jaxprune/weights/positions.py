@@ -73,7 +73,8 @@ def _relative(model: Any, path: str, table: np.ndarray, shape: tuple[int, ...], 
     if source is None and table.shape == shape:
         return table
     (grid, num_extra), old_grid = _offsets(model, path), None if source is None else _offsets(source, path)[0]
-    return resample_relative(table, grid, num_extra, old_grid=old_grid)
+    cubic = isinstance(model, Segmenter)  # as in BEiT's segmentation code; linear in timm's
+    return resample_relative(table, grid, num_extra, old_grid=old_grid, cubic=cubic)
 
 
 def _offsets(network: Any, path: str) -> tuple[tuple[int, int], int]:

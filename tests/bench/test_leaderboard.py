@@ -4,9 +4,11 @@ import csv
 import importlib
 import itertools
 import sys
-from pathlib import Path
 
+import attacks
 import pytest
+from attacks import leaderboards
+from attacks.leaderboards import CONFIG, DENSE, HIGH, LOW, MEASURED, PLANS, ROW, SPEEDS, table_text
 
 from jaxprune import commands, main
 from jaxprune.bench import leaderboard
@@ -28,41 +30,6 @@ from jaxprune.errors import UserError
 from jaxprune.measures.intervals import Interval, wilson_interval
 from jaxprune.report.table import write_csv
 
-LOW, HIGH = wilson_interval(731, 1000)
-MEASURED = completed(
-    {
-        "network": "vit",
-        "plan": "topk@3:keep_rate=0.7",
-        "images": 1000,
-        "batch size": 8,
-        "rounds": 7,
-        "seed": 0,
-        "image size": "224",
-        "accuracy": 0.731,
-        "low": LOW,
-        "high": HIGH,
-        "agreement": 0.914,
-        "GFLOPs": 3.0,
-        "FLOP-implied": 1.5,
-        "weights": "3f2a" * 4,
-        "code": "77aa" * 4,
-        "data": "0bcd" * 4,
-        "jax": "0.8.0",
-        "images/s": 43.0,
-        "speed-up": 1.44,
-        "speed-up low": 1.38,
-        "speed-up high": 1.49,
-        "verdict": "as promised",
-        "device": "cpu (x86_64), 2 cores",
-    }
-)
-ROW = sealed(MEASURED)
-SPEEDS = {"speed-up": 1.0, "speed-up low": 1.0, "speed-up high": 1.0}
-CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "leaderboard.py")
-DENSE = sealed(
-    completed({**MEASURED, **SPEEDS, "plan": "dense", "images/s": 30.0, "FLOP-implied": 1.0, "verdict": "baseline"})
-)
-PLANS = [DENSE, *(sealed(completed({**MEASURED, "plan": f"topk@{i}:keep_rate=0.7"})) for i in range(5))]
 FORGED = {
     "accuracy": (0.732, 0.74, 0.9, 0.7309999, float("nan"), 2.0),
     "low": (LOW + 1e-6, 0.73, 0.5),
@@ -238,11 +205,6 @@ def test_a_plan_in_two_rows_is_refused(tmp_path):
     assert len(read(tmp_path / "both.csv")) == 2
 
 
-def table_text(*rows):
-    """The text of a table, as lists of cells: the header first."""
-    return [[*COLUMNS, "hash"], *([str(row[name]) for name in (*COLUMNS, "hash")] for row in rows)]
-
-
 def changed(text, name, change, row=1):
     """The cells of a table with one of them changed by a function, and all others as they are."""
     text = [list(line) for line in text]
@@ -317,6 +279,20 @@ def test_under_load_nothing_holds_that_was_not_measured():
     assert "on an idle machine" in "; ".join(
         differences(ROW, {**ROW, "speed-up low": 0.5, "speed-up high": 3.0}, DENSE)
     )
+
+
+def test_no_forged_table_is_verified(tmp_path):
+    outcome = attacks.run(leaderboards.forgeries(tmp_path, len(leaderboards.FORGERIES) + 20, 0))
+    assert not outcome.raw and not outcome.unnoticed and outcome.longest < 600 and outcome.seconds < 5
+    (tmp_path / "honest.csv").write_bytes(leaderboards.as_bytes(leaderboards.table_text(*PLANS)))
+    assert leaderboards.verified(tmp_path / "honest.csv", tmp_path)["wrong"] == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "other"), [("RTX 3060", "RTX 3080"), ("RTX 3090", "RTX 3060"), ("A100", "A10"), ("H100", "H200")]
+)
+def test_devices_of_other_numbers_are_other_devices(device, other):
+    assert different_device({"device": device}, {"device": other})
 
 
 def test_hashes_follow_what_they_are_of():

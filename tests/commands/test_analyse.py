@@ -46,6 +46,31 @@ def table(workdir, name):
         return list(csv.DictReader(file))
 
 
+def test_all_thirteen_methods_of_the_paper_are_analysed():
+    config = main.load_config(f"{CONFIG}:published=true,trained=true,run=runs/deit,path=DIR")
+    trained = [config[key].reduction for key in config if key.startswith("train_")]
+    pairs = {(plan.method, plan.keep_rate) for plan in trained}
+    assert len(pairs) == len(trained) == 20 and {rate for _, rate in pairs} == set(config.keep_rates)
+    assert len({*config.plans, *(method for method, _ in pairs)}) == 13
+    assert {config[f"train_{name}_07"].teacher for name in ("dynamicvit", "sit")} == {"runs/deit", ""}
+    assert {config[key].run for key in config if key.startswith("train_")} == {"runs/deit"} == {config.run}
+    with pytest.raises(UserError, match="give run=RUN"):
+        main.load_config(f"{CONFIG}:published=true,trained=true")
+
+
+@pytest.mark.slow
+def test_what_the_config_trains_is_analysed_too(tmp_path):
+    config = main.load_config(f"{CONFIG}:smoke,trained=true")
+    summary = commands.find(config.task)(config, tmp_path)
+    rows = table(tmp_path, "plans")
+    (sinkhorn,) = [row for row in rows if "sinkhorn" in row["plan"]]
+    assert summary["networks and plans"] == len(rows) and int(sinkhorn["images"]) == 12
+    before = (tmp_path / "train_sinkhorn" / "metrics.jsonl").read_bytes()
+    assert load_model(tmp_path / "train_sinkhorn").plan.method == "sinkhorn"
+    commands.find(config.task)(config, tmp_path)
+    assert (tmp_path / "train_sinkhorn" / "metrics.jsonl").read_bytes() == before
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A classifier of scenes, and one that was trained under a plan."""

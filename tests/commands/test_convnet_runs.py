@@ -137,7 +137,7 @@ def test_it_is_evaluated_measured_and_predicts(resnet, tmp_path):
     assert summary["accuracy"] == pytest.approx(trained_summary["accuracy"])
     assert summary["images"] == trained_summary["held_out"]
 
-    measured = examined("benchmark", workdir, plans=(), rounds=1, batch_size=2, num_images=4)
+    measured = examined("benchmark", workdir, rounds=1, batch_size=2, num_images=4)  # without its default plans
     assert commands.find("benchmark")(measured, tmp_path / "benchmark")["fastest"] == "dense"
     (row,) = csv.DictReader((tmp_path / "benchmark" / "benchmark.csv").open())
     model = checkpoints.load_model(workdir)

@@ -81,6 +81,7 @@ def test_opinions_are_counted():
     earlier, agreement, accuracy, lost, rescued = judged(healed, dense, before, np.array([0, 0, 1, 0, 1], bool))
     assert (earlier.value, agreement.value, accuracy.value, rescued.value) == (0.0, 0.6, 0.8, 0.5)
     assert lost.value == 0.0 and agreement == share(3, 5) and lost.low < 0 < lost.high
+    assert opinion(LABELS).lost(dense).value == pytest.approx(0.2) == -dense.lost(opinion(LABELS)).value
     assert judged(None, dense, None, None) == ("",) * 5
     unlabelled = opinion([0, 1], [-1, -1])
     assert unlabelled.accuracy() == "" and not unlabelled.labelled and unlabelled.agreement(unlabelled).value == 1.0
@@ -110,6 +111,11 @@ def test_the_finding_names_no_winner_where_intervals_overlap():
     )
     assert "stands out in accuracy: the intervals of a (79.0%) and b (78.0%) overlap" in _finding(
         Table([dense, row("a", 0.79, 2.0), row("b", 0.78, 2.1)]), "accuracy"
+    )
+    assert "stands out in accuracy" in _finding(Table([dense, row("a", 0.79, 2.0), row("b", 0.78, 2.0)]), "accuracy")
+    # The interval of b ends above the lower end of a's, its value lies below.
+    assert "stands out in accuracy: the intervals of a (79.0%) and b (76.0%) overlap" in _finding(
+        Table([dense, row("a", 0.79, 2.0), row("b", 0.76, 2.1)]), "accuracy"
     )
     assert "no other network is as fast" in _finding(
         Table([dense, row("a", 0.79, 2.0), row("b", 0.7, 1.5)]), "accuracy"

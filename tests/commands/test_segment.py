@@ -118,7 +118,14 @@ def test_wrong_settings_are_said_at_once(tmp_path):
     with pytest.raises(UserError, match="warmup_steps=5 are more than the 1 steps"):
         run(made, tmp_path)
     made = config("camvid.py")
-    with pytest.raises(UserError, match="does not exist or is not a directory"):
+    with pytest.raises(UserError, match=r"data\.source=folder needs config\.data\.path"):
+        run(made, tmp_path)
+    made.data.path = str(tmp_path)
+    with pytest.raises(UserError, match=r"data\.source=folder needs config\.data\.classes"):
+        run(made, tmp_path)
+    made = config("scenes.py:smoke")
+    made.data.source = ""
+    with pytest.raises(UserError, match="There are no images"):
         run(made, tmp_path)
     made = config("scenes.py:smoke")
     made.test.scales = (1.0, 2.0)
@@ -158,3 +165,26 @@ def test_eight_devices_train_and_test_as_one(name, tmp_path, monkeypatch):
     np.testing.assert_allclose(losses["one"], losses["eight"], rtol=1e-5)
     for score in ("miou", "macc", "aacc"):
         assert summaries["one"][score] == pytest.approx(summaries["eight"][score], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_predict_benchmark_and_export_take_a_segmentation_network(trained, tmp_path):
+    workdir, _ = trained
+    picture = tmp_path / "scene.png"
+    Image.fromarray(SceneMaps(3, (40, 48))[1]["image"]).save(picture)
+    root = CONFIGS.parent
+    made = main.load_config(str(root / "predict.py"))
+    made.update(run=str(workdir), image=str(picture))
+    summary = commands.find("predict")(made, tmp_path / "predict")
+    assert summary["class"] in SceneMaps.class_names and 0 < summary["share"] <= 1
+    assert Path(summary["picture"]).is_file()
+    made = main.load_config(str(root / "benchmark.py"))
+    made.update(run=str(workdir), plans=("topk",), rounds=2, batch_size=2)
+    assert commands.find("benchmark")(made, tmp_path / "benchmark")["plans"] == 1
+    made = main.load_config(str(root / "export.py"))
+    made.update(run=str(workdir), formats=("stablehlo",), plan="topk:keep_rate=0.5", reduction_loc=(1,))
+    assert Path(commands.find("export")(made, tmp_path / "export")["stablehlo"]).is_file()
+    made = main.load_config(str(root / "evaluate.py"))
+    made.update(run=str(workdir))
+    with pytest.raises(UserError, match=r"holds a segmentation network.*use the command segment"):
+        commands.find("evaluate")(made, tmp_path / "evaluate")

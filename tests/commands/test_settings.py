@@ -15,6 +15,7 @@ CONFIGS = Path(__file__).parent.parent.parent / "configs"
 PAPERS = [
     *(CONFIGS / "mim").glob("*.py"),
     *(CONFIGS / "reproduce").glob("*.py"),
+    *(CONFIGS / "dense").glob("*.py"),
     *(CONFIGS / "reduction" / f"{name}.py" for name in ("imagenet", "coco", "nabirds", "nus_wide")),
     *(CONFIGS / "ranking" / f"{name}.py" for name in ("imagenet", "efficient_imagenet")),
 ]

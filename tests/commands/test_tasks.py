@@ -138,6 +138,7 @@ def test_a_classifier_and_its_plans_see_every_image_once(runs, tmp_path, monkeyp
     assert sum(sizes) == found["images"] and "accuracy, tome" in found
 
 
+@pytest.mark.slow
 def test_evaluation_of_a_classifier_with_ats_counts_the_rows_that_are_there(tmp_path):
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 3, "num_heads": 2, "num_classes": 10}
     dense = models.create("vit", **sizes, kernel_init=nnx.initializers.normal(0.6), rngs=nnx.Rngs(0))

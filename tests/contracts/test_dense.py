@@ -31,7 +31,7 @@ def images(batch=2):
 @pytest.mark.parametrize("name", slow_but(["linear"], dense.methods()))
 def test_scores_under_plans(name):
     model, inputs = build(name), images()
-    plans = [None, reduction.Plan("topk", keep_rate=0.5, reduction_loc=(1,)), reduction.Plan("tome", r=8)]
+    plans = [None, reduction.Plan("topk", keep_rate=0.5, reduction_loc=(1,)), reduction.Plan("tome", r=(8, 8))]
     outputs = []
     for plan in plans:
         network = model if plan is None else reduction.apply(model, plan)

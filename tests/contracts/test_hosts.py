@@ -176,7 +176,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("on", slow_but(["cls"], ["cls", "clip"]))
-@pytest.mark.parametrize("what", PLANS)
+@pytest.mark.parametrize("what", slow_but(["merging"], PLANS))
 def test_intermediates_are_dense_again(what, on):
     model = host(on)
     fast = reduction.apply(model, PLANS[what], rngs=nnx.Rngs(0), **scorer_of(PLANS[what], model))
@@ -208,7 +208,11 @@ def test_intermediates_are_dense_again(what, on):
 
 
 @pytest.mark.parametrize(
-    ("on", "what"), [("cls", "scored"), ("clip", "merging"), ("windowed", "merging"), ("conv_map", "merging")]
+    ("on", "what"),
+    [
+        ("cls", "scored"),
+        *(pytest.param(on, "merging", marks=pytest.mark.slow) for on in ("clip", "windowed", "conv_map")),
+    ],
 )
 def test_maps_of_the_last_tokens_are_the_last_intermediates(on, what):
     model = host(on)
@@ -223,7 +227,7 @@ def test_maps_of_the_last_tokens_are_the_last_intermediates(on, what):
     chex.assert_trees_all_close(maps, last, atol=1e-6)
 
 
-@pytest.mark.parametrize("on", ["windowed", "conv_map"])
+@pytest.mark.parametrize("on", slow_but(["windowed"], ["windowed", "conv_map"]))
 def test_intermediates_are_whole_maps_where_rows_stay(on):
     model = host(on)
     fast = reduction.apply(model, PLANS["merging"], rngs=nnx.Rngs(0))

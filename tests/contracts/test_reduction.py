@@ -12,11 +12,11 @@ import pytest
 from flax import nnx
 from hosts import BATCH, CLASSES, HOSTS, host, images, sites
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from support import quick_compile, slow_but
+from support import batched_conds, quick_compile, slow_but
 
 from jaxprune import reduction, scoring
 from jaxprune.errors import UserError
-from jaxprune.nn import kernels
+from jaxprune.nn import kernels, run_blocks
 from jaxprune.nn.tokens import WITHOUT_ATTENTION, all_present
 from jaxprune.reduction import At, Plan
 from jaxprune.reduction.diffrate import DiffRate
@@ -161,10 +161,13 @@ def check_one_trace(model, on: str):
 
 ALONE = ["cls", "clip"]
 IN_GROUPS = [name for name in HOSTS if name not in ALONE]
+# On the first host methods are quick in groups, and by themselves where they are in none.
+OF_CLS = group_cases(["cls"])
+UNGROUPED = sorted(set(METHODS).difference(*groups("cls")))
 
 
 @pytest.mark.parametrize("on", slow_but(["cls"], ALONE))
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_but(UNGROUPED, METHODS))
 def test_every_method_gives_what_was_promised_from_one_trace(method, on):
     if readable(method, on):
         check_one_trace(reduce(method, on), on)
@@ -173,8 +176,10 @@ def test_every_method_gives_what_was_promised_from_one_trace(method, on):
             reduce(method, on)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("on", "group"), group_cases(IN_GROUPS))
+@pytest.mark.parametrize(
+    ("on", "group"),
+    [*OF_CLS, *(pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in group_cases(IN_GROUPS))],
+)
 def test_every_host_gets_what_was_promised_from_one_trace(on, group):
     check_one_trace(grouped(on, group), on)
 
@@ -507,3 +512,56 @@ def test_no_device_waits_for_another_behind_a_scorer(on):
 def test_no_device_waits_for_another_when_methods_mix():
     plan = Plan(steps=(At(0, "ats", keep_rate=0.9), At(1, "topk", r=3), At(2, "kmedoids", r=3)))
     check_no_collectives(apply(host("cls"), plan), "cls")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_cond_is_mapped(method):
+    """A mapped `cond` computes both branches; programs here have none."""
+    on = home(method)
+    model = reduce(method, on)
+    with batched_conds() as records:
+        for train in (False, True):
+            jax.eval_shape(lambda x, train=train: model(x, train=train, key=jax.random.key(0))[0], images(on))
+    assert not records
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_nan_in_an_image_reaches_no_other(method):
+    """Rows that fill up a batch are not read."""
+    on = home(method)
+    model, batch = reduce(method, on), np.array(images(on))
+    call = compiled(lambda x: model(x)[0])
+    expected = np.asarray(call(batch))
+    batch[1] = np.nan
+    np.testing.assert_array_equal(np.asarray(call(batch))[0], expected[0])
+
+
+ABSENT = [name for name in METHODS if cls_of(name).leaves_absent == "always"]
+FOLLOWING = [None, *(name for name in METHODS if cls_of(name).where != "embed" and not cls_of(name).needs_present)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ABSENT)
+@pytest.mark.parametrize("method", FOLLOWING)
+def test_nan_in_absent_rows_changes_nothing(first, method, monkeypatch):
+    if method is not None and (2 not in cls_of(method).dims or not readable(method, "cls") or cls_of(method).needs_map):
+        pytest.skip("it needs clips, or all rows")
+    steps = [At(0, first, keep_rate=0.6)] + ([] if method is None else [At(1, method, keep_rate=0.3)])
+    try:
+        model = apply(host("cls"), Plan(steps=steps))
+    except UserError:
+        pytest.skip(f"it cannot follow {first}")
+    batch, run_block, poisoned = images("cls"), run_blocks.run_block, []
+    expected = np.asarray(compiled(lambda x: model(x)[0])(batch))
+
+    def poison(block, *args, **options):
+        tokens, attended, report = run_block(block, *args, **options)
+        if report is not None and block.reducer.leaves_absent == "always":
+            poisoned.append(block)
+            tokens = tokens._replace(x=jnp.where(tokens.policy[:, :, None] > 0, tokens.x, jnp.nan))
+        return tokens, attended, report
+
+    monkeypatch.setattr(run_blocks, "run_block", poison)
+    np.testing.assert_array_equal(np.asarray(compiled(lambda x: model(x)[0])(batch)), expected)
+    assert poisoned

@@ -178,7 +178,7 @@ def test_a_grid_of_other_dimensions_is_refused(method):
         scoring.create(method, grid=other, **options)
 
 
-@pytest.mark.parametrize("method", ["random", "tome"])
+@pytest.mark.parametrize("method", ["random", pytest.param("tome", marks=pytest.mark.slow)])
 def test_a_key_makes_it_random(method):
     graph, state = nnx.split(scorer(method))
     score = compiled(lambda state, images, key: nnx.merge(graph, state)(images, key=key))

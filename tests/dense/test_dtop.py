@@ -31,6 +31,7 @@ def published(name, **arguments):
     file = golden(name)
     sizes = json.loads(str(file["config_json"]))
     encoder = {key: sizes[key] for key in ("img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio")}
+    encoder["mlp_ratio"] = float(encoder["mlp_ratio"])
     heads = {"features": sizes["head_dim"], "head_heads": sizes["head_heads"], "layers": sizes["layers_per_decoder"]}
     model = dense.create(
         "dtop",

@@ -6,14 +6,14 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, golden_names, in_names, nhwc, quickly, weights
+from support import golden, golden_names, in_names, nhwc, quickly, slow_but, weights
 
-from jaxprune import dynamic
+from jaxprune import dynamic, models, scoring
 from jaxprune.checkpoints import load_pretrained
 from jaxprune.dynamic.parts.finer_grid import finer_matrix, finer_relations
 from jaxprune.errors import UserError
 from jaxprune.losses import exit_losses
-from jaxprune.nn.params import merge, split
+from jaxprune.nn.params import jitted, merge, split
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.weights.rules import to_published
 
@@ -37,7 +37,7 @@ def built(file):
     return load_pretrained(model, weights(file))
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=slow_but(NAMES[:1], NAMES))
 def case(request):
     file = FILES[request.param]
     model = built(file)
@@ -178,3 +178,57 @@ def test_published_costs(sizes, costs):
 def test_what_cannot_work_is_refused(arguments, message):
     with pytest.raises(UserError, match=message):
         dynamic.create("dvt", **{**SIZES, **arguments}, rngs=nnx.Rngs(0))
+
+
+def papr(side, grid):
+    """PaPr by an untrained ConvNet."""
+    proposal = models.create("resnet", layers=(1, 1), width=8, num_classes=3, rngs=nnx.Rngs(1))
+    proposal.preprocessing = Preprocessing((side, side))
+    return scoring.create("papr", proposal=proposal, grid=grid)
+
+
+@pytest.mark.slow
+def test_papr_leaves_out_places_of_every_stage():
+    model = dynamic.create("dvt", **SIZES, kernel_init=SPREAD, rngs=nnx.Rngs(0))
+    scorer = papr(28, (7, 7))
+    images = np.random.default_rng(0).integers(0, 256, (3, 28, 28, 3)).astype(np.uint8)
+    dense = np.asarray(jitted(model)(images))
+    np.testing.assert_array_equal(jitted(model.pruned(scorer, 1.0))(images), dense)
+    # All places in raster order, through the path that leaves places out: the same numbers but for rounding.
+    all_but_none = model.pruned(scorer, 0.9999)
+    all_but_none.pruning.count = lambda places: places
+    np.testing.assert_allclose(all_but_none(images), dense, atol=1e-4)
+    pruned = model.pruned(scorer, 0.5)
+    logits = np.asarray(pruned(images))
+    assert np.isfinite(logits).all() and not np.allclose(logits, dense, atol=1e-3)
+    assert all(cheap < full for cheap, full in zip(pruned.costs()[1:], model.costs()[1:], strict=True))
+    thresholds = (np.median(dynamic.confidence(logits)[0]), 1e8, -1e8)
+    served = dynamic.Engine(pruned, thresholds, batch_size=2)(images)
+    np.testing.assert_allclose(served.logits, logits[served.exits, np.arange(3)], atol=1e-4)
+
+
+@pytest.mark.slow
+def test_what_is_left_out_of_a_stage_reaches_the_next_as_zeros():
+    model = dynamic.create("dvt", **SIZES, kernel_init=SPREAD, rngs=nnx.Rngs(0))
+    images, ids = np.ones((1, 28, 28, 3), np.float32), np.array([[0, 3, 40]], np.int32)
+    output = model.stages[0](images, ids=ids)
+    rows = np.isin(np.arange(50), [0, 1, 4, 41])
+    assert not np.asarray(output.features)[:, ~rows].any() and np.asarray(output.features)[:, rows].all()
+    present = np.asarray(output.relations) != 0
+    assert present[..., rows, :][..., rows].all() and present.sum() == 4 * 4 * 4
+
+
+@pytest.mark.slow
+def test_stochastic_depth_only_in_training():
+    model = dynamic.create("dvt", **SIZES, drop_path_rate=0.9, kernel_init=SPREAD, rngs=nnx.Rngs(0))
+    images = np.random.default_rng(0).integers(0, 256, (2, 28, 28, 3)).astype(np.uint8)
+    key = jax.random.key(0)
+    np.testing.assert_array_equal(model(images, key=key), model(images))
+    assert not np.allclose(model(images, train=True, key=key), model(images))
+
+
+@pytest.mark.parametrize("keep_rate", [0.0, 1.5])
+def test_keep_rates_out_of_range_are_refused(keep_rate):
+    model = dynamic.create("dvt", **SIZES, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="keep_rate"):
+        model.pruned(papr(28, (7, 7)), keep_rate)

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, golden_names, in_names, nhwc, quickly, weights
+from support import golden, golden_names, in_names, nhwc, perturbed, quickly, slow_but, weights
 
-from jaxprune import dynamic
+from jaxprune import dynamic, models, scoring
 from jaxprune.checkpoints import load_pretrained
 from jaxprune.dynamic.parts.adaptive_average import adaptive_average
 from jaxprune.errors import UserError
 from jaxprune.losses import distilled_exit_loss, exit_losses, kl_distillation
 from jaxprune.models.resnet import max_pool
-from jaxprune.nn.params import merge, split, variables
+from jaxprune.nn.params import jitted, merge, split, variables
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.weights.rules import to_published
 
@@ -61,7 +61,7 @@ def built(file):
     return load_pretrained(model, tensors_of(file))
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=slow_but(NAMES[-1:], NAMES))
 def case(request):
     return FILES[request.param], built(FILES[request.param])
 
@@ -183,6 +183,7 @@ def test_the_engine_equals_all_exits_at_once():
     assert len(set(exits)) > 1
 
 
+@pytest.mark.slow
 def test_published_costs():
     """ResNet-50 × 0.375 with 128 latents: 0.632, 1.02 and 1.206 · 10⁹ at exits 1, 2 and 4, by fvcore."""
     model = nnx.eval_shape(lambda: dynamic.create("dyn_perceiver", width=24, num_latents=128, rngs=nnx.Rngs(0)))
@@ -205,3 +206,64 @@ def test_statistics_move_only_in_training():
 def test_latents_that_cannot_be_halved_are_refused():
     with pytest.raises(UserError, match="num_latents=12"):
         dynamic.create("dyn_perceiver", **{**SIZES, "num_latents": 12}, rngs=nnx.Rngs(0))
+
+
+CONVNEXT = {"form": "convnext", "img_size": 32, "width": 8, "layers": (1,) * 4, "num_latents": 8, "num_classes": 4}
+
+
+def undecided():
+    """A small ConvNeXt form whose layers all have an effect."""
+    return perturbed(dynamic.create("dyn_perceiver", **CONVNEXT, rngs=nnx.Rngs(0)))
+
+
+@pytest.mark.slow
+def test_convnext_form(tmp_path):
+    model = undecided()
+    images = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3)).astype(np.uint8)
+    logits = np.asarray(model(images))
+    assert logits.shape == (4, 6, 4) and list(model.costs()) == sorted(model.costs())
+    sure = dynamic.confidence(logits)
+    thresholds = np.array([*(np.median(values) for values in sure[:-1]), -1e8])
+    served = dynamic.Engine(model, thresholds, batch_size=4)(images)
+    np.testing.assert_allclose(served.logits, logits[served.exits, np.arange(6)], rtol=1e-4, atol=1e-4)
+    again = load_pretrained(dynamic.create("dyn_perceiver", **CONVNEXT, rngs=nnx.Rngs(1)), to_published(model))
+    np.testing.assert_array_equal(again(images), logits)
+    parts, targets = split(model), jax.nn.one_hot(np.arange(6) % 4, 4)
+    loss = lambda params: distilled_exit_loss(merge(parts.graph, params, parts.rest)(images, train=True), targets)
+    gradients = jax.jit(jax.grad(loss))(parts.params)
+    assert all(np.isfinite(value).all() and np.any(value) for value in gradients.values())
+
+
+@pytest.mark.slow
+def test_papr_leaves_out_places_of_the_convnext():
+    model = undecided()
+    proposal = models.create("resnet", layers=(1, 1), width=8, num_classes=3, rngs=nnx.Rngs(1))
+    proposal.preprocessing = Preprocessing((32, 32))
+    scorer = scoring.create("papr", proposal=proposal, grid=(8, 8))
+    images = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3)).astype(np.uint8)
+    dense = np.asarray(jitted(model)(images))
+    np.testing.assert_array_equal(jitted(model.pruned(scorer, 1))(images), dense)
+    pruned = model.pruned(scorer, 0.5)
+    logits = np.asarray(pruned(images))
+    assert np.isfinite(logits).all() and not np.allclose(logits, dense, atol=1e-3)
+    assert pruned.costs()[-1] - pruned.costs()[0] < model.costs()[-1] - model.costs()[0]
+    maps = np.ones((1, 8, 8, 8), np.float32)
+    ids = np.array([[0, 5, 63]], np.int32)
+    out = np.asarray(model.cnn_body_stage1(maps, kept=lambda grid: ids)).reshape(64, 8)
+    assert sorted(np.flatnonzero(out.any(-1))) == [0, 5, 63]
+    np.testing.assert_allclose(
+        model.cnn_body_stage1(maps, kept=lambda grid: np.arange(64)[None]), model.cnn_body_stage1(maps), atol=1e-5
+    )
+    with pytest.raises(UserError, match="convnext"):
+        dynamic.create("dyn_perceiver", **SIZES, rngs=nnx.Rngs(0)).pruned(scorer, 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["resnet", "convnext"])
+def test_stochastic_depth_and_dropout_only_in_training(form):
+    options = {**SIZES, "form": form, "drop_path_rate": 0.9, "drop_rate": 0.5}
+    model = perturbed(dynamic.create("dyn_perceiver", **options, rngs=nnx.Rngs(0)))
+    images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype(np.uint8)
+    key = jax.random.key(0)
+    np.testing.assert_array_equal(model(images, key=key), model(images))
+    assert not np.allclose(model(images, train=True, key=key)[2], model(images, train=True)[2], rtol=1e-3)

@@ -7,7 +7,7 @@ from which_tokens.claims import judge
 
 from jaxprune.commands.analyse.tables import outcomes, proxies
 from jaxprune.measures import rank_correlation
-from jaxprune.measures.intervals import wilson_interval
+from jaxprune.measures.intervals import paired_difference, wilson_interval
 from jaxprune.reduction import DENSE
 
 TABLES = ("rates", "methods", "radial", "networks", "data_sets", "anchors", "spatial", "depths")
@@ -53,16 +53,25 @@ def test_shares_have_wilsons_interval(correct, total):
     assert wilson_interval(correct, total) == pytest.approx(tuple(expected), abs=1e-4)
 
 
-def test_a_paired_difference_has_the_normal_interval_of_its_mean():
+def test_a_paired_difference_has_the_normal_interval_with_two_more_images():
     rng = np.random.default_rng(0)
     labels, dense = np.zeros(400, int), (rng.random(400) < 0.2).astype(int)
     topk = np.where(rng.random(400) < 0.25, 1 - dense, dense)
     answered = outcomes.Answers(outcomes.CLASSIFIER, labels, {("vit", DENSE): dense, ("vit", "topk"): topk})
     row = answered.columns(("vit", "topk"), ("vit", DENSE))
     gained = (topk == 0).astype(float) - (dense == 0)
-    low, high = stats.norm.interval(0.95, gained.mean(), stats.sem(gained))
+    more = np.concatenate([gained, [0, 0]])
+    centre, variance = more.mean(), (np.abs(gained).sum() + 1) / len(more) - more.mean() ** 2
+    low, high = stats.norm.interval(0.95, centre, np.sqrt(variance / len(more)))
     assert row["change"] == pytest.approx(gained.mean())
     assert (row["change low"], row["change high"]) == pytest.approx((low, high), abs=1e-5)
+
+
+@pytest.mark.parametrize("images", [5, 60])
+def test_a_difference_of_none_is_open_on_both_sides(images):
+    right = np.arange(images) % 2 == 0
+    value, low, high = paired_difference(right, right)
+    assert value == 0 and low == -high and 0 < high < 3 / images
 
 
 def test_paired_intervals_cover_the_true_difference():

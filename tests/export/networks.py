@@ -25,6 +25,11 @@ GROUPS = {
         At(1, "sit", keep_rate=0.5),
         At(2, "patch_merger", keep_rate=0.3),
     ],
+    "rows that come back": [
+        At("input", "from_scores", keep_rate=0.8, restore="fuse"),
+        At(0, "topk", keep_rate=0.6, restore="fuse"),
+        At(1, "random", keep_rate=0.4, restore="last"),
+    ],
     "kmedoids of equal weights": [At(1, "kmedoids", keep_rate=0.3, equal_weights=True)],
 }
 # Methods in no group, such as one of your own, are exported alone.

@@ -160,6 +160,7 @@ def test_exact_restoring_puts_each_latent_in_its_own_cell():
     chex.assert_trees_all_close(exact[0][1].latent, mixed[0][1].latent, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_images_of_a_batch_share_a_mask_unless_asked_otherwise(rng_key):
     masker = SharedMasker((4, 4), throw_ratio=0.5)
     one, each = masker.draw(3, key=rng_key), RandomMasker((4, 4), throw_ratio=0.5).draw(3, key=rng_key)

@@ -40,7 +40,7 @@ MAE_FILES = golden_names("mim/mae_forward_*")
 
 
 @pytest.mark.parametrize("name", slow_but(MAE_FILES[:1], MAE_FILES))
-@pytest.mark.parametrize("norm", [False, True], ids=["raw", "norm"])
+@pytest.mark.parametrize("norm", [pytest.param(False, marks=pytest.mark.slow), True], ids=["raw", "norm"])
 def test_mae_matches(name, norm):
     file = golden(name)
     model = published(file, norm_pix_loss=norm)

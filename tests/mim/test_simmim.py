@@ -396,6 +396,7 @@ def test_training_drops_paths():
     assert train != plain and np.isfinite(train)
 
 
+@pytest.mark.slow
 def test_initial_values_are_cut_at_one_standard_deviation_in_a_vit_only():
     sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 128, "mask_patch": 8, "rngs": nnx.Rngs(0)}
     vit = mim.create("simmim", depth=1, num_heads=2, pos_embed="learn", **sizes)

@@ -16,7 +16,7 @@ from jaxprune.commands import pretrain
 from jaxprune.commands.pretrain.run import arguments_of
 from jaxprune.errors import UserError
 from jaxprune.mim.parts import teacher_targets as teaching
-from jaxprune.mim.tec import _num_adaptors, attention_loss
+from jaxprune.mim.parts.teacher_features import attention_loss, divisor_of
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.weights import rules
 
@@ -386,4 +386,4 @@ def test_a_run_learns_from_another_network_and_keeps_it(tmp_path):
 )
 def test_default_adaptors(depth, count):
     """depth // 3, at least 1; a single one if these do not divide the blocks."""
-    assert _num_adaptors(depth, None) == count
+    assert divisor_of(depth, None) == count

@@ -107,6 +107,7 @@ def test_plans_are_refused():
         fast(jnp.zeros((1, 64, 32, 3)))
 
 
+@pytest.mark.slow
 def test_its_scorer_draws_gumbel_noise_with_a_key():
     model = network()
     for block_ in model.blocks:

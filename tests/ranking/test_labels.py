@@ -88,7 +88,7 @@ def test_labels_match():
 @pytest.mark.parametrize(
     ("removal", "over", "name"),
     [
-        ("mask_token", "all", "masktoken_all"),
+        pytest.param("mask_token", "all", "masktoken_all", marks=pytest.mark.slow),
         ("mask_token", "masked", "masktoken_masked"),
         ("attention", "all", "attnmask_all"),
         ("encoder", "masked", "encoder_excluded"),
@@ -109,6 +109,7 @@ def test_less_memory_gives_the_same_labels(images, at_once, parts):
     chex.assert_trees_all_close(labels(memory=line).relevance, FILE["s"], rtol=2e-4)
 
 
+@pytest.mark.slow
 def test_memory_stays_within_the_line():
     parts = split(small_mae())
     for images, at_once in ((3, 9), (1, 1)):

@@ -15,6 +15,7 @@ from jaxprune.data.arrays import of_arrays
 from jaxprune.errors import UserError
 from jaxprune.nn.images import normalize
 from jaxprune.nn.params import split
+from jaxprune.recover import healing
 from jaxprune.recover.lesson import as_read_by
 from jaxprune.recover.rates import eased, falling, in_turn
 from jaxprune.reduction import At, Plan
@@ -108,9 +109,20 @@ def test_an_interrupted_run_ends_with_the_same_weights(settings, teacher, tmp_pa
 def test_the_best_of_the_evaluations_is_the_result(teacher, tmp_path):
     result = healed(reduction.apply(teacher, PLAN), teacher, tmp_path, learning_rate=0.3, evaluations=6)
     rows = [row for row in read_metrics(tmp_path) if row["split"] == "eval"]
+    rows.append({"step": 0, **result.before})
     best = max(row["agreement"] + row["cosine"] for row in rows)
     assert sum(result.after.values()) == best
     assert result.step in [row["step"] for row in rows if row["agreement"] + row["cosine"] == best]
+
+
+def test_a_network_that_only_becomes_worse_stays_as_it_is(teacher, tmp_path, monkeypatch, caplog):
+    """Where every look is worse than the start, as with too high a learning rate, the weights are the plan's own."""
+    fast, looks = reduction.apply(teacher, PLAN), iter([0.9, 0.5, 0.7])
+    monkeypatch.setattr(healing, "Likeness", lambda *_: lambda params: {"cosine": next(looks)})
+    result = healed(fast, teacher, tmp_path, steps=2)
+    assert (result.step, result.steps, result.after) == (0, 2, {"cosine": 0.9})
+    chex.assert_trees_all_equal(split(result.model).params, split(fast).params)
+    assert "stays as it is" in caplog.text and "lower learning rate" in caplog.text
 
 
 @pytest.mark.slow

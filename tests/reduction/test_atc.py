@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import whole_matrix
 from newer_networks import run
 from published_models import CLOSE, PROBABILITY, config_of, stage
 from support import golden, golden_names, quick_compile, slow_but
@@ -112,6 +113,27 @@ def test_clusters_are_those_of_the_definition(linkage):
         assert (np.diff(np.asarray(heights)) >= 0).all() and heights.shape == (3, 21 - num_clusters)
         for image in range(3):
             np.testing.assert_array_equal(labels[image], by_definition(distance[image], num_clusters, linkage))
+
+
+@pytest.mark.parametrize("linkage", slow_but(["average"], LINKAGES))
+def test_partitions_equal_those_of_the_whole_matrix(linkage):
+    """To the bit, over random inputs; also with few different distances, so that most merges are ties."""
+    rng = np.random.default_rng(0)
+    for n, num_clusters in ((7, 1), (50, 17)):
+        options = {"num_clusters": num_clusters, "linkage": linkage}
+        both = lambda distance, absent, options=options: (
+            agglomerate(distance, absent=absent, **options),
+            whole_matrix.agglomerate(distance, absent=absent, **options),
+        )
+        program = jax.jit(both, compiler_options=quick_compile())
+        for levels in (None, 2, 5, 20):
+            x = rng.normal(size=(64, n, 5)).astype(np.float32)
+            x[:, n // 2 :: 3] = x[:, :1]  # equal tokens
+            keys = unit(jnp.asarray(x))
+            distance = np.asarray(1 - products(keys, keys))
+            distance = distance if levels is None else np.round(distance * levels) / levels
+            ours, expected = program(jnp.asarray(distance, jnp.float32), jnp.asarray(rng.random((64, n)) < 0.15))
+            chex.assert_trees_all_equal(ours, expected)
 
 
 @pytest.mark.parametrize("linkage", LINKAGES)

@@ -72,6 +72,7 @@ def test_network(name):
     np.testing.assert_allclose(logits, file["logits_f64"], **CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_training(name):
     file = golden(name)

@@ -134,6 +134,7 @@ def test_files_of_the_authors_spelling_load_too():
 TINY = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 2, "num_heads": 2}
 
 
+@pytest.mark.slow
 def test_cost_and_width():
     model = nnx.eval_shape(lambda: models.create("vit", **TINY, rngs=nnx.Rngs(0)))
     assert flops.of_model(model, Plan("dtem", r=(0, 5))).reducers == 16 * 8 * 4 + 8 * 8 * (4 + 8)

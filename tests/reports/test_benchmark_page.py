@@ -79,7 +79,7 @@ def test_plans_with_accuracy(tmp_path, monkeypatch):
     assert part.figures[0].caption == (
         "None of the plans stands out in accuracy: the intervals of tome (77.5%) and topk (75.0%) overlap; the "
         "cheapest of them is topk, with 2.5 GFLOPs. dense has 80.0% [72.0%, 86.0%] with 4. The grey line "
-        "joins the best plans at each cost."
+        "joins the highest values measured at each cost."
     )
     assert {"GFLOPs", "accuracy", "chance (0.1)"} <= set(part.figures[0].labels)
     assert part.texts[0].startswith("Batch 8 on cpu, medians of 3 rounds, each timing every plan once.")
@@ -95,7 +95,7 @@ def test_plans_without_images_are_drawn_by_their_speed_up(tmp_path, monkeypatch)
     assert "Accuracy" not in table.caption and table.header[:3] == ["plan", "speed-up", "verdict"] and part.notes == []
     assert plot.caption == (
         "The highest speed-up of the plans is that of topk: 2.00 [1.80, 2.40], with 2.5 GFLOPs. dense has 1.00 [1.00, "
-        "1.00] with 4. The grey line joins the best plans at each cost."
+        "1.00] with 4. The grey line joins the highest values measured at each cost."
     )
 
 

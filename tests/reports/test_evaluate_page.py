@@ -103,8 +103,8 @@ def test_plans_are_listed_with_cost_accuracy_and_agreement(part_of):
     plot, *pictures = part.figures
     assert plot.caption == (
         "None of the plans stands out in accuracy: the intervals of ats (60.0%) and topk (40.0%) overlap; the cheapest "
-        "of them is ats, with 2 GFLOPs. dense has 80.0% [37.6%, 96.4%] with 4.25. The grey line joins the best plans "
-        "at each cost."
+        "of them is ats, with 2 GFLOPs. dense has 80.0% [37.6%, 96.4%] with 4.25. The grey line joins the highest "
+        "values measured at each cost."
     )
     assert {"GFLOPs", "accuracy", "dense", "topk", "ats", "chance (0.5)"} <= set(plot.labels)
     assert pictures[0].caption == (

@@ -104,7 +104,7 @@ def test_the_page_shows_what_differs_between_plans(measured):
     (plot,) = part.figures
     assert plot.caption == (
         "The highest accuracy of the plans is that of topk@1,2:keep_rate=0.5,0.25: 85.0% [79.4%, 89.3%], with 2 "
-        "GFLOPs. dense has 90.0% [85.1%, 93.4%] with 4. The grey line joins the best plans at each cost."
+        "GFLOPs. dense has 90.0% [85.1%, 93.4%] with 4. The grey line joins the highest values measured at each cost."
     )
     assert {"images/s", "accuracy"} <= set(plot.labels)
 

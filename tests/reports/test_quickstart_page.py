@@ -111,6 +111,7 @@ def test_the_results_come_first_then_the_phases(workdir):
             "without labels",
         ),
     }
+    assert part.texts[0].startswith("Whether pre-training helped cannot be told from these images: +14.0 points [-5.")
     (table,) = part.tables
     assert table.caption == "Every phase is timed and capped by the config; the report is not."
     # Seconds; the caps are 2.75, 1.25, 1.25 and 1.5 minutes.

@@ -91,7 +91,7 @@ def test_the_choice_is_explained(part_of):
     (plot,) = part.figures
     assert plot.caption == (
         "Risk against time. Numbers are the fractions of patches left in the end; plans of one method at the same "
-        "blocks have one colour. The grey line joins the safest plans at each cost."
+        "blocks have one colour. The grey line joins the lowest risks measured at each cost."
     )
     words = {"ms a batch", "risk", "dense", "topk ×1 from block 3", "0.5, chosen", "0.8", "topk 0.5", "allowed (0.1)"}
     assert words <= set(plot.labels)

@@ -21,9 +21,30 @@ def press():
 
 def test_ctrl_c_ends_the_block_at_once():
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), interrupt.ending_at_ctrl_c():
+    with pytest.raises(KeyboardInterrupt), interrupt.ending_at_signals():
         press()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_every_signal_ends_a_task_with_its_status_and_one_line(number, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(commands, "find", lambda task: lambda config, workdir: os.kill(os.getpid(), number))
+    monkeypatch.setattr(sys, "argv", ["main", "--config=configs/evaluate.py", f"--workdir={tmp_path}"])
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as ended:
+        main.run()
+    assert ended.value.code == 128 + number and signal.getsignal(number) is before
+    assert capsys.readouterr().err.strip() == "Interrupted; the same command runs it again."
+
+
+def test_a_program_that_outlives_its_terminal_does_not_end_with_it():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupt.ending_at_signals() as ending:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert ending.number is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -33,7 +54,7 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost():
 
     node, passed = Node(), False
     reference = weakref.ref(node, lambda _: press())
-    with pytest.raises(interrupt.Interrupted), interrupt.ending_at_ctrl_c():
+    with pytest.raises(interrupt.Interrupted), interrupt.ending_at_signals():
         del node
         gc.collect()
         passed = reference() is None  # Python dropped the exception
@@ -60,7 +81,7 @@ def test_an_interrupt_that_python_dropped_is_raised_again():
 
     node = Node()
     reference = weakref.ref(node, lambda _: press())
-    with pytest.raises(KeyboardInterrupt), interrupt.ending_at_ctrl_c():
+    with pytest.raises(KeyboardInterrupt), interrupt.ending_at_signals():
         del node
         gc.collect()
         assert reference() is None
@@ -69,7 +90,7 @@ def test_an_interrupt_that_python_dropped_is_raised_again():
 
 
 def test_ctrl_c_that_something_swallowed_is_no_success():
-    with pytest.raises(interrupt.Interrupted), interrupt.ending_at_ctrl_c(), contextlib.suppress(KeyboardInterrupt):
+    with pytest.raises(interrupt.Interrupted), interrupt.ending_at_signals(), contextlib.suppress(KeyboardInterrupt):
         press()
 
 

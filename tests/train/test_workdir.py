@@ -1,11 +1,12 @@
 import contextlib
 import json
 import os
-import random
 import subprocess
 import sys
 
+import attacks
 import pytest
+from attacks import notes
 
 from jaxprune.errors import UserError
 from jaxprune.train import workdir
@@ -86,26 +87,16 @@ def test_a_damaged_note_of_completion_is_none(tmp_path, content, caplog):
         workdir.read_summary(tmp_path)
 
 
-SUMMARY = {"accuracy": 0.8125, "steps": 300, "seconds": 12.34567890123456, "data": {"source": "scenes"}, "loss": 1e-07}
-
-
-def flips(path, count, seed=0):
-    """Yields a file's name after flipping each of `count` of its bits, one at a time."""
-    text = path.read_bytes()
-    for bit in random.Random(seed).sample(range(8 * len(text)), min(count, 8 * len(text))):
-        flipped = bytearray(text)
-        flipped[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(flipped)
-        yield path
-    path.write_bytes(text)
-
-
 def test_a_bit_of_the_note_of_completion_that_flipped_is_noticed(tmp_path):
-    workdir.mark_complete(tmp_path, SUMMARY)
-    assert json.loads((tmp_path / "complete.json").read_text())["accuracy"] == 0.8125
-    noticed = [not workdir.is_complete(tmp_path) for _ in flips(tmp_path / "complete.json", 1000)]
-    assert len(noticed) == 1000 and all(noticed)
-    assert workdir.read_summary(tmp_path) == SUMMARY
+    outcome = attacks.run(notes.complete(tmp_path, 1000, 0))
+    assert outcome.cases == 1000 and not outcome.raw and not outcome.unnoticed
+    assert workdir.read_summary(tmp_path) == notes.SUMMARY
+    assert json.loads((tmp_path / "complete.json").read_text())["accuracy"] == notes.SUMMARY["accuracy"]
+
+
+def test_a_bit_of_the_metrics_that_flipped_is_noticed(tmp_path):
+    outcome = attacks.run(notes.metrics(tmp_path, 200, 0))
+    assert outcome.cases == 200 and not outcome.raw and not outcome.unnoticed
 
 
 @pytest.mark.parametrize("change", ["digit", "cut", "gone"])
@@ -113,19 +104,19 @@ def test_metrics_that_changed_after_the_end_are_noticed(tmp_path, change, caplog
     path = tmp_path / "metrics.jsonl"
     lines = [json.dumps({"loss": 0.5, "split": "train", "step": step}) + "\n" for step in range(9)]
     path.write_text("".join(lines))
-    workdir.mark_complete(tmp_path, SUMMARY)
-    assert workdir.read_summary(tmp_path) == SUMMARY and not caplog.text
+    workdir.mark_complete(tmp_path, notes.SUMMARY)
+    assert workdir.read_summary(tmp_path) == notes.SUMMARY and not caplog.text
     if change == "gone":
         path.unlink()
     else:
         path.write_text("".join(lines).replace("0.5", "0.7", 1) if change == "digit" else "".join(lines[:-1]))
-    assert workdir.read_summary(tmp_path) == SUMMARY
+    assert workdir.read_summary(tmp_path) == notes.SUMMARY
     assert "metrics.jsonl was changed or cut" in caplog.text
 
 
 def test_a_note_of_an_earlier_version_has_no_checksum(tmp_path):
-    (tmp_path / "complete.json").write_text(json.dumps(SUMMARY, indent=2) + "\n")
-    assert workdir.read_summary(tmp_path) == SUMMARY
+    (tmp_path / "complete.json").write_text(json.dumps(notes.SUMMARY, indent=2) + "\n")
+    assert workdir.read_summary(tmp_path) == notes.SUMMARY
 
 
 @contextlib.contextmanager

@@ -38,6 +38,32 @@ def test_the_guarantee_holds_over_splits():
     assert np.mean(costs) < 0.75 * COSTS[-1]
 
 
+def halves(count, seed=0):
+    """The images that choose thresholds, and those that test them."""
+    order = np.random.default_rng(seed).permutation(count)
+    return order[count // 2 :], order[: count // 2]
+
+
+def test_thresholds_are_tested_on_images_that_did_not_choose_them():
+    _, testing = halves(400)
+    sure, wrong = np.random.default_rng(0).random((2, 400)), np.zeros((2, 400), bool)
+    sure[1] = 1.0
+    assert certified_thresholds(sure, wrong, COSTS[:2], alpha=0.1).test is not None
+    wrong[0, testing] = True  # leaving early is right wherever the thresholds are chosen, and wrong elsewhere
+    certified = certified_thresholds(sure, wrong, COSTS[:2], alpha=0.1)
+    assert certified.test is None or certified.cost > 0.85 * COSTS[1]
+
+
+def test_the_cost_is_that_of_the_images_that_test():
+    choosing, testing = halves(400)
+    sure, wrong = np.ones((2, 400)), np.zeros((2, 400), bool)
+    sure[0, choosing], sure[0, testing] = np.linspace(0.5, 1, 200), np.linspace(0.1, 0.2, 200)
+    wrong[0, choosing] = sure[0, choosing] < 0.75
+    certified = certified_thresholds(sure, wrong, COSTS[:2], alpha=0.1)
+    stay = sure[0, testing] < certified.thresholds[0]
+    assert certified.cost == pytest.approx(np.where(stay, COSTS[1], COSTS[0]).mean())
+
+
 def test_nothing_is_certified_that_is_not_shown():
     rng = np.random.default_rng(0)
     sure, wrong = rng.random((2, 100)), np.array([[True] * 100, [True] * 100])

@@ -5,10 +5,12 @@ import time
 import tracemalloc
 import zipfile
 
+import attacks
 import chex
 import numpy as np
 import pytest
 import torch_files
+from attacks import weights as weights_attacks
 from flax import nnx
 from safetensors.numpy import save_file
 from torch_files import Raw, constant, tensor
@@ -141,11 +143,15 @@ def test_an_archive_of_zeros_is_refused(tmp_path, monkeypatch):
     [("|V0", (10**12,)), ("|S0", (10**12,)), ("<f4", (10**12,)), ("<f4", (3,)), ("<f4", (0,))],
     ids=str,
 )
-def test_an_array_has_as_many_bytes_as_its_header_says(dtype, shape, tmp_path):
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_an_array_has_as_many_bytes_as_its_header_says(dtype, shape, version, tmp_path):
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
+    write = np.lib.format.write_array_header_1_0 if version == 1 else np.lib.format.write_array_header_2_0
+    write(header, {"descr": dtype, "fortran_order": False, "shape": shape})
+    content = bytearray(header.getvalue())
+    content[6] = version
     with zipfile.ZipFile(tmp_path / "w.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("patch_embed.proj.weight.npy", header.getvalue())
+        archive.writestr("patch_embed.proj.weight.npy", bytes(content))
     start = time.process_time()
     if shape == (0,):
         assert read_tensors(tmp_path / "w.npz")["patch_embed.proj.weight"].shape == (0,)
@@ -218,3 +224,30 @@ def test_saved_networks_whose_weights_are_not_finite_are_refused(tmp_path):
         store.save(1, {"params": {"a": np.ones(2, np.float32), "b": np.array([1, np.inf], np.float32)}}, {})
     with pytest.raises(UserError, match=r"checkpoints/1: tensors hold .* not finite: b\. "):
         load_params(tmp_path)
+
+
+ATTACKS = {
+    "headers of safetensors": (weights_attacks.safetensors, 300, 700),
+    "archives of arrays": (weights_attacks.archives, 300, 700),
+    "indices of shards": (weights_attacks.indices, 300, 700),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_damaged_files_end_in_a_line(name, tmp_path):
+    attack, count, longest = ATTACKS[name]
+    outcome = attacks.run(attack(tmp_path, count, 0))
+    assert not outcome.raw and not outcome.unnoticed and outcome.refused > count / 3
+    assert outcome.longest < longest and outcome.seconds < 5 and not outcome.megabytes > 200
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[" * 10**5, '{"weight_map": ' + "[" * 10**5, '{"weight_map": {"a": "' + "x" * 5000 + '"}}'],
+    ids=["deep", "deep inside", "long"],
+)
+def test_an_index_that_is_deep_or_long_is_one_short_line(content, tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(UserError, match=r"index\.json (cannot be read|lists)") as error:
+        read_tensors(tmp_path)
+    assert len(str(error.value)) < 500

@@ -13,9 +13,12 @@ from jaxprune.bench.publish import publish
 from jaxprune.commands.benchmark import page
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
 from jaxprune.config import Config
+from jaxprune.dense import Segmenter
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.contestants import Contestant, contestants
+from jaxprune.nn.host import Host
 from jaxprune.open import Classifier
+from jaxprune.reduction import Plan, standalone
 from jaxprune.report import Section, findings
 from jaxprune.report.table import Table
 
@@ -40,7 +43,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Compares `config.plans` on the classifier of `config.run` or `config.model`, or on a model with random weights.
 
     Costs and speed are for one device. Accuracy is measured on all devices of `config.mesh`, if there are images, of
-    the run or of `config.data`.
+    the run or of `config.data`; of a segmentation network, `segment` measures mIoU.
     """
     measured = measure(config, workdir)
     title, name = "Plans side by side", "jaxprune benchmark"
@@ -54,11 +57,15 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 def measure(config: Config, workdir: Path) -> Measured:
     """Measures the plans, prints the results as a table, and writes it to `workdir`."""
-    classifier = networks.classifier(config) if config.run or config.model.weights else None
+    classifier = networks.with_head(config) if config.run or config.model.weights else None
     model = classifier.model if classifier else models.create(config.model.name, rngs=nnx.Rngs(config.seed))
-    candidates = contestants(model, networks.plans(config), scorer=networks.guide(config, model), seed=config.seed)
+    reduced = _plans(config, model)
+    candidates = contestants(
+        model, reduced, scorer=networks.guide(config, model) if reduced else None, seed=config.seed
+    )
     measured, comparison, names = costs(candidates, config.batch_size, config.rounds), None, ()
-    if classifier is not None and inputs.has_images(classifier.origin, config):
+    compares = classifier is not None and not isinstance(classifier.model, Segmenter)
+    if classifier is not None and compares and inputs.has_images(classifier.origin, config):
         comparison, names = _compare(config, classifier, candidates), classifier.class_names
     rows = Table(BenchmarkRow(cost, comparison.result(cost.plan) if comparison else None) for cost in measured)
     workdir.mkdir(parents=True, exist_ok=True)
@@ -81,6 +88,14 @@ def describe(config: Config, section: Section, measured: Measured) -> None:
         if measured.comparison.token_counts:
             section.text(plans_page.TOKEN_COUNTS)
         plans_page.pictures(section, measured.comparison, measured.class_names)
+
+
+def _plans(config: Config, model: Any) -> dict[str, Plan]:
+    """The plans of the config; a network without tokens is measured alone, unless plans were asked for."""
+    if isinstance(model, Host) or tuple(config.plans) != standalone():
+        return networks.plans(config)
+    print(f"A {type(model).__name__} has no tokens to reduce: it is measured without plans.")
+    return {}
 
 
 def _compare(config: Config, classifier: Classifier, candidates: dict[str, Contestant]) -> plans.Comparison:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxprune.commands.evaluate import page
+from jaxprune.commands.evaluate import by_image, page
 from jaxprune.commands.evaluate.settings import Settings
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
 from jaxprune.config import Config
@@ -19,8 +19,11 @@ from jaxprune.report.table import Table
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Evaluates the classifier of `config.run` or `config.model` on its own held-out data, or on `config.data`.
 
-    The classifier and its plans see every image once, in one pass.
+    The classifier and its plans see every image once, in one pass. A network that spends by image is evaluated at all
+    its exits, and under thresholds for budgets.
     """
+    if by_image.is_of_kind(config):
+        return by_image.evaluate(config, workdir)
     classifier = networks.classifier(config)
     model, names, origin = classifier
     config = inputs.with_data_of(origin, model.preprocessing, config)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flax import nnx
 
 from jaxprune.checkpoints.run import is_ours, load_card
 from jaxprune.commands.export.settings import FORMATS
@@ -13,6 +14,7 @@ from jaxprune.config import Config
 from jaxprune.data.pictures import open_pictures
 from jaxprune.export.program import INPUTS
 from jaxprune.models.class_names import imagenet1k
+from jaxprune.reduction import apply
 from jaxprune.report.table import as_text
 
 UNNAMED = "The files hold no class names: whoever serves them sees classes as numbers."
@@ -20,7 +22,7 @@ UNNAMED = "The files hold no class names: whoever serves them sees classes as nu
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Exports the network of `config.run` or `config.model` in each of `config.formats`, and verifies the files."""
-    model, origin = networks.featured(config), str(networks.origin(config))
+    model, origin = _network(config), str(networks.origin(config))
     names = _class_names(origin, model)
     options = {"inputs": config.inputs, "class_names": names, "images": _images(config, model)}
     workdir.mkdir(parents=True, exist_ok=True)
@@ -40,6 +42,14 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if unnamed:
         print(UNNAMED)
     return {name: row["file"] for name, row in zip(config.formats, rows, strict=True)}
+
+
+def _network(config: Config) -> Any:
+    """The network of the config under `config.plan`; a segmentation network with its head."""
+    if not networks.segments(config):
+        return networks.featured(config)
+    model = networks.with_head(config).model
+    return apply(model, networks.plan(config, config.plan), rngs=nnx.Rngs(config.seed)) if config.plan else model
 
 
 def _class_names(origin: str, model: Any) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ from typing import Any
 import jax
 from flax import nnx
 
-from jaxprune import reduction
+from jaxprune import dynamic, reduction
 from jaxprune.checkpoints.build import build
 from jaxprune.checkpoints.run import load_model, write_card
+from jaxprune.commands.finetune import by_image
 from jaxprune.commands.finetune.page import describe
 from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
 from jaxprune.commands.finetune.settings import fitted, objective, plan_of, require_teacher
@@ -33,6 +34,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     config = fitted(config)
     if summary := begin(config, workdir):
         return summary
+    if config.model.name in dynamic.methods():
+        return by_image.train(config, workdir)
     plan, criterion = plan_of(config), objective(config)
     require_teacher(config)
     training = Training.of(config, workdir)

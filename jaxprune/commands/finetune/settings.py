@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from jaxprune import models
+from jaxprune import dynamic, models
 from jaxprune.commands.shared import groups, inspection
 from jaxprune.commands.shared.settings import ABSENT, choice, number, path, record, refused, setting
 from jaxprune.config import Config
@@ -105,6 +105,9 @@ def smoke(config: Config) -> Config:
     """Shrinks a config of the command to run in seconds on a CPU, on built-in data."""
     groups.shrink(config)
     config.reduction.reduction_loc = (1,)
+    if sizes := dynamic.tiny(config.model.name):
+        config.model = {**config.model.to_dict(), **sizes}
+        return config
     if models.tiny(config.model.name):
         return _tiny(config)
     arguments = models.arguments(config.model.name)
@@ -124,6 +127,8 @@ def fitted(config: Config) -> Config:
     """A config with sizes of its network, if `smoke` gave it those of a ViT and the name was replaced afterwards."""
     model = config.model.to_dict()
     was_vit = all(model.get(name) == value for name, value in groups.TINY.items())
+    if config.model.name in dynamic.methods():
+        return config
     return _tiny(ConfigDict(config.to_dict())) if was_vit and models.tiny(config.model.name) else config
 
 

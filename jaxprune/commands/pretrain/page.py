@@ -11,7 +11,7 @@ from jaxprune.config import Config
 from jaxprune.train.writer import read_metrics
 
 UNTRAINED = (
-    "The held-out loss is no smaller than that of predicting each patch's mean colour: nothing was learned yet that "
+    "The loss is no smaller than that of predicting each patch's mean colour: nothing was learned yet that "
     "the pictures could show. Train for longer."
 )
 
@@ -29,20 +29,23 @@ def describe(
         model = nnx.eval_shape(lambda: build("mim", config.mim.to_dict(), rngs=nnx.Rngs(0)))
         section.text(f"{model.summary()} It is trained on {summary['data']}.")
         reporting.note_if_short(section, summary)
-        tiles = {"held-out loss": summary["loss"], "steps": summary["steps"], "seconds": round(summary["seconds"])}
+        held_out = bool(summary.get("held_out", 1))
+        if not held_out:  # a folder without labels and splits
+            section.text("Nothing is held out: losses and pictures are of training images, as they are in evaluation.")
+        name = "held-out loss" if held_out else "loss"
+        tiles = {name: summary["loss"], "steps": summary["steps"], "seconds": round(summary["seconds"])}
         if "ratio_to_mean_colour" in summary:
             tiles["of mean colour's"] = (summary["ratio_to_mean_colour"], "1 = predicting each patch's mean colour")
         section.metric_tiles(tiles)
         if summary.get("ratio_to_mean_colour", 0) >= 1:
             section.note(UNTRAINED, kind="warning")
-        records = read_metrics(workdir)
-        reporting.curves(
-            section, records, {"train/loss": "training", "eval/loss": "held-out"}, "loss on masked patches"
-        )
+        records, evaluated = read_metrics(workdir), "held-out" if held_out else "in evaluation"
+        reporting.curves(section, records, {"train/loss": "training", "eval/loss": evaluated}, "loss on masked patches")
         pictures = sorted((workdir / "pictures").glob("reconstruction_*.png"))
         if pictures:
             content = "the encoder's input (masked patches are grey) and the reconstruction"
             note = f" {model.target.picture_note}" if model.target.picture_note else ""
-            caption = f"Held-out images, {content}; thrown cells are marked.{note}"
+            which = "Held-out" if held_out else "Training"
+            caption = f"{which} images, {content}; thrown cells are marked.{note}"
             section.figure(reporting.read_picture(pictures[-1]), caption)
         reporting.broken_files(section, *sources)

@@ -26,6 +26,8 @@ from jaxprune.scoring import Scorer
 from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 
 _CONFIDENCE = "confidence in the true class"
+# Of the table of speeds, what it is read for first: a narrow page shows the rest behind a scroll bar.
+_COLUMNS = ("scorer", "speed_up", "images_per_second", "gflops", "implied", "scoring", "insertion", "deletion")
 
 
 class Setting(NamedTuple):
@@ -238,7 +240,7 @@ def _accuracy(section: Section, setting: Setting, rows: Table[PrunedRow]) -> Non
 
 
 def _speed(section: Section, summary: Table[ScorerRow], caption: str) -> None:
-    section.table(summary, caption=caption)
+    section.table(summary.only(*_COLUMNS), caption=caption)
     slower = [row.scorer for row in summary if row.speed and row.speed.speed_up.median < 1]
     if slower:
         section.note(f"Slower than the dense network on this machine: {', '.join(slower)}.", kind="warning")

@@ -8,9 +8,11 @@ from jaxprune.commands.quickstart.settings import phase_config
 from jaxprune.commands.shared import reporting
 from jaxprune.commands.train_ranker.page import recall_tile
 from jaxprune.config import Config
+from jaxprune.measures.intervals import Interval, difference
 from jaxprune.report import Report, plots
 from jaxprune.train.writer import read_metrics
 
+_ENDS = ("accuracy", "accuracy_low", "accuracy_high")
 _PRUNED = (
     "The fine-tuned network with patches dropped or merged by each plan, without further training, compared with "
     "random patches. Methods that rank patches by CLS attention do worse on a network that pools over "
@@ -41,6 +43,7 @@ def describe(
         }
     )
     caps = {phase: phase_config(config, phase, workdir).max_minutes * 60 for phase in summaries}
+    section.text(did_it_help(tuned, scratch, equal_time=config.get("scratch_time") == "equal"))
     section.table(
         [
             {"phase": p, "steps": s["steps"], "of": s["planned_steps"], "seconds": round(s["seconds"]), "cap": caps[p]}
@@ -75,6 +78,25 @@ def describe(
         with reporting.report_section(workdir, report.subtitle, "Its classifier, pruned", "pruned") as section:
             section.text(_PRUNED)
             benchmark.describe(settings, section, pruned)
+
+
+def did_it_help(tuned: dict[str, Any], scratch: dict[str, Any], *, equal_time: bool = False) -> str:
+    """Returns a sentence on whether pre-training helped: the difference in accuracy, and its interval.
+
+    Args:
+      tuned, scratch: the summaries of fine-tuning and of training from scratch, on the same held-out images.
+      equal_time: whether training from scratch took as long as both phases of the other; else as many steps as
+        fine-tuning.
+    """
+    change = difference(*(Interval(*(run[name] for name in _ENDS)) for run in (tuned, scratch)))
+    word = "helped" if change.low > 0 else "harmed" if change.high < 0 else ""
+    start = f"**Pre-training {word}**" if word else "**Whether pre-training helped cannot be told from these images**"
+    points = f"{100 * change.value:+.1f} points [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
+    against = "for the time of both phases" if equal_time else "for as many steps as fine-tuning"
+    return (
+        f"{start}: {points} over training from scratch {against}. In brackets the 95 % interval over "
+        f"{tuned['held_out']} held-out images (Newcombe), of one run each."
+    )
 
 
 def _accuracy(summary: dict[str, Any]) -> tuple[str, str]:

@@ -55,18 +55,17 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 def _best(pruned: benchmark.Measured) -> dict[str, Any]:
     """The plan that stands out in accuracy among those faster than the dense network, or "none"; {} without any."""
     faster = {
-        row.cost.plan: row
+        row.cost.plan: (row.result.scores.accuracy, row.cost.promise.factor)
         for row in pruned.rows
         if row.result and row.cost.plan != DENSE and row.cost.promise.factor > 1
     }
     if not faster:
         return {}
-    name = findings.standing_out({plan: row.result.scores.accuracy for plan, row in faster.items()})
+    name = findings.standing_out({plan: accuracy for plan, (accuracy, _) in faster.items()})
     if name not in faster:
         return {"pruned_by": name}
-    row = faster[name]
-    accuracy = row.result.scores.accuracy.value
-    return {"pruned_by": name, "accuracy_pruned": accuracy, "speed_up_pruned": row.cost.promise.factor}
+    accuracy, factor = faster[name]
+    return {"pruned_by": name, "accuracy_pruned": accuracy.value, "speed_up_pruned": factor}
 
 
 def _join_metrics(config: Config, workdir: Path) -> None:

@@ -10,7 +10,10 @@ from jaxprune.commands.pretrain import settings as pretraining
 from jaxprune.commands.shared import settings
 from jaxprune.commands.train_ranker import settings as ranking
 from jaxprune.config import Config
+from jaxprune.train import workdir as workdirs
 
+_TIMES_ABOUT = 'of training from scratch: "steps", as many as fine-tuning, or "equal", the time of both phases'
+_SLACK = 1.1  # on the time from scratch, since steps vary in length
 RANKER = "ltrp"  # as the scorer of plans, means the ranker of this run
 PHASES = ("pretrain", "finetune", "scratch", "ranker")
 
@@ -37,6 +40,7 @@ class Settings(settings.Settings):
     )
 
     scratch: Scratch = Scratch()
+    scratch_time: str = settings.choice("steps", _TIMES_ABOUT, ("steps", "equal"))
 
 
 def smoke(config: Config) -> Config:
@@ -61,6 +65,8 @@ def phase_config(config: Config, phase: str, workdir: Path) -> Config:
     settings.seed = config.seed
     if phase == "scratch":
         settings.optimizer.update(config.scratch)
+        if config.get("scratch_time") == "equal":
+            _lengthen(settings, workdir)
     pretrained = str(workdir / "pretrain")
     if phase == "finetune":
         settings.run = pretrained
@@ -71,3 +77,13 @@ def phase_config(config: Config, phase: str, workdir: Path) -> Config:
         if settings.scorer == RANKER:
             settings.scorer = f"{RANKER}:run={workdir / 'ranker'}"
     return settings
+
+
+def _lengthen(settings: Any, workdir: Path) -> None:
+    """Makes training from scratch as long as the two other phases, which have to be complete."""
+    pretraining_seconds, seconds = (
+        workdirs.read_summary(workdir / phase)["seconds"] for phase in ("pretrain", "finetune")
+    )
+    times = (pretraining_seconds + seconds) / seconds
+    settings.update(epochs=times * settings.epochs, steps=round(times * settings.get("steps", 0)))
+    settings.max_minutes = _SLACK * (pretraining_seconds + seconds) / 60

@@ -11,6 +11,11 @@ from jaxprune.report import Section, findings, plots, spread
 from jaxprune.report.table import Table
 from jaxprune.train.writer import read_metrics
 
+# What the command is run for comes first: a narrow page shows the rest behind a scroll bar.
+COLUMNS = (
+    *("name", "speed", "accuracy", "lost", "agreement"),
+    *("agreement_before", "rescued", "gflops", "minutes", "images"),
+)
 # What stands beside every plan, by how its row begins.
 _BASELINES = {
     "random": "Random (--config.plans)",
@@ -48,7 +53,8 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
     )
     section.text(
         f"Each contestant learned {f'for {minutes:g} minutes ' if minutes else ''}to say of unlabelled images what the "
-        "dense network says of them; its weights are those of its best look at a tenth of the training images. The "
+        "dense network says of them; its weights are those of its best look at a tenth of the training images, the "
+        "first of which came before the first step. The "
         f"table is of {rows[0].images} other images.{classes}"
     )
     missing = [title for start, title in _BASELINES.items() if not any(row.name.startswith(start) for row in rows)]
@@ -56,11 +62,18 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
         section.note(
             f"Not compared: {' and '.join(missing)}. Without them nobody knows whether a plan pays.", "warning"
         )
+    unchanged = [name for name, result in comparison.results.items() if result.get("best step") == 0]
+    if unchanged:
+        section.note(
+            f"Not healed: {', '.join(unchanged)}. No look was closer to the dense network than the first, so the "
+            "weights stay as they were: give a lower --config.learning_rate, or more time.",
+            "warning",
+        )
     caption = (
         f"Agreement with the dense network, and accuracy: {spread.BRACKETS}. Differences from dense are paired by "
         "image. Speed-up over the dense network: median, and range over the rounds, all timed in turns."
     )
-    section.table(rows, caption=caption)
+    section.table(rows.only(*COLUMNS), caption=caption)
     value = "accuracy" if isinstance(rows[0].accuracy, Interval) else "agreement"
     points = [(row.name, row.speed.median, getattr(row, value)) for row in rows]
     series = {name: ([speed], [share.value]) for name, speed, share in points if isinstance(share, Interval)}
@@ -68,7 +81,7 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
         plot = plots.scatter_plot(series, "measured speed-up", value, pareto=("max", "max"), shares=True)
         section.figure(plot, f"{_finding(rows, value)}{plots.cut_note(plot)}")
     for measure in ("agreement", "cosine"):
-        curves = {name: _curve(folder, measure) for name, folder in folders.items()}
+        curves = {name: _curve(folder, measure, comparison.results.get(name, {})) for name, folder in folders.items()}
         curves = {name: curve for name, curve in curves.items() if len(curve[0]) > 1}
         if curves:
             plot = plots.line_plot(curves, xlabel="step", ylabel=measure)
@@ -76,8 +89,10 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
             section.figure(plot, f"Likeness of the {subject} to the dense network's, on the images to choose by.")
 
 
-def _curve(folder: Path, measure: str) -> tuple[list[float], list[float]]:
-    rows = [row for row in read_metrics(folder) if row["split"] == "eval" and measure in row]
+def _curve(folder: Path, measure: str, result: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    start = f"{measure} before"
+    rows = [{"step": 0, measure: result[start]}] if start in result else []
+    rows += [row for row in read_metrics(folder) if row["split"] == "eval" and measure in row]
     return [row["step"] for row in rows], [row[measure] for row in rows]
 
 

@@ -29,7 +29,7 @@ def describe(
     )
     if any(row.mce is not None for row in rows):
         caption += " mCE: error in percent of AlexNet's on ImageNet-C, mean over corruptions; lower is better."
-    section.table(rows, caption=caption)
+    section.table(rows.only("plan", "mce", "corrupted", "accuracy", "by_kind"), caption=caption)
     corruptions = list(next(iter(robustness.corrupted.values())))
     severities = sorted({at for _, at in corruptions})
     lines = {}

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxprune import data as loader
@@ -39,7 +40,7 @@ class ColumnReader:
 
 
 def of_frozen(network: Any, examples: Any, config: Config, mesh: jax.sharding.Mesh) -> dict[str, np.ndarray]:
-    """Returns the columns of training: the maps that the head reads, `label_map`, `label` and `index`.
+    """Returns the columns of training: the maps that the head reads, float16, `label_map`, `label` and `index`.
 
     Images and maps are resized to the network's size, without crops. With `config.mirrors` every image comes twice, the
     second time mirrored.
@@ -47,7 +48,7 @@ def of_frozen(network: Any, examples: Any, config: Config, mesh: jax.sharding.Me
     record = preprocessing(config)
     batches = loader.eval_batches(
         examples,
-        batch_size=config.batch_size,
+        batch_size=config.test.batch_size or config.batch_size,
         preprocessing=record,
         transform=TrainMaps(pair(config.data.img_size)),
         num_threads=config.data.num_threads,
@@ -59,7 +60,7 @@ def of_frozen(network: Any, examples: Any, config: Config, mesh: jax.sharding.Me
         def call(module: Any, batch: Any) -> dict[str, jax.Array]:
             images = normalize(batch["image"], record.mean, record.std)
             maps = module.features(images[:, :, ::-1] if mirrored else images)
-            return {FEATURES.format(level): x for level, x in enumerate(maps)}
+            return {FEATURES.format(level): x.astype(jnp.float16) for level, x in enumerate(maps)}
 
         return Forward.of(network, call)
 

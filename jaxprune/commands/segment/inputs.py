@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from jaxprune import data as loader
-from jaxprune.commands.segment.settings import preprocessing
+from jaxprune.commands.segment.settings import classes_file, preprocessing
 from jaxprune.config import Config
 from jaxprune.data.joint.segmentation import TrainMaps
 from jaxprune.data.maps.label_maps import LabelMaps, read_classes
@@ -17,7 +17,7 @@ def rules(config: Config) -> LabelMaps | None:
     data = config.data
     if data.source == "scenes":
         return None
-    names, palette = read_classes(data.classes)
+    names, palette = read_classes(classes_file(data))
     return LabelMaps(names, palette, tuple(data.ignore), data.reduce_zero_label)
 
 

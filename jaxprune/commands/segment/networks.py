@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from flax import nnx
+from ml_collections import ConfigDict
 
 from jaxprune import checkpoints, reduction
 from jaxprune import open as door
@@ -44,21 +45,19 @@ def trained(config: Config) -> tuple[Segmenter, tuple[str, ...]]:
 
 def under_plans(config: Config, network: Segmenter) -> dict[str, Segmenter]:
     """Returns the network as it is, and under each of `config.plans`."""
-    own = DENSE if network.plan is None else network.plan.text
+    first = DENSE if network.plan is None else network.plan.text
     reduced = {
         text: reduction.apply(network, plan, rngs=nnx.Rngs(config.seed))
         for text, plan in networks.plans(config).items()
     }
-    return {own: network, **reduced}
+    return {first: network, **reduced}
 
 
 def with_recorded(config: Config, network: Segmenter) -> Config:
-    """Returns a config whose `data` and `test` are those of the run `config.segmenter`, if it names no source.
+    """Returns a config whose `data` is that of the run `config.segmenter`, if it names no source.
 
     Sizes and normalisation are always the network's.
     """
-    from ml_collections import ConfigDict
-
     record = network.preprocessing
     values: dict[str, Any] = config.to_dict()
     if not config.data.source:
@@ -68,7 +67,6 @@ def with_recorded(config: Config, network: Segmenter) -> Config:
                 "config.data.classes."
             )
         recorded = shared_inputs.recorded_config(config.segmenter, group="data")
-        values |= {name: {**values[name], **recorded[name]} for name in ("data", "test")}
-        values["seed"] = recorded["seed"]
+        values |= {"data": {**values["data"], **recorded["data"]}, "seed": recorded["seed"]}
     values["data"] |= {"img_size": record.img_size, "mean": record.mean, "std": record.std}
     return ConfigDict(values)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxprune.bench.costs import PlanCost, Promise
 from jaxprune.commands.shared import reporting
 from jaxprune.config import Config
 from jaxprune.data.maps.label_maps import LabelMaps
@@ -16,6 +17,7 @@ from jaxprune.measures.intervals import Interval
 from jaxprune.measures.segmentation import intervals, paired_intervals, scores
 from jaxprune.report import Section, plots
 from jaxprune.report.pictures.label_map import VOID, legend, overlay, palette
+from jaxprune.report.pictures.layout import upscale
 from jaxprune.report.table import Table, column
 from jaxprune.train.writer import read_metrics
 
@@ -24,10 +26,16 @@ BOOTSTRAP = "95 % interval over images (bootstrap)"
 
 
 class Tested(NamedTuple):
-    """What a network made of a set, and its cost for one image that it reads, head included."""
+    """What a network made of a set, and its cost for one image that it reads, head included.
+
+    Attributes:
+      gflops: counted.
+      cost: measured, if it was.
+    """
 
     outcome: Outcome
     gflops: float
+    cost: PlanCost | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +58,8 @@ class NetworkRow:
     difference: Interval | None = column("difference", format="+.3g", ends=("low", "high"))
     pixel_accuracy: Interval = column("aAcc", format=".3g", ends=("low", "high"))
     agreement: float = column("agreement", format=".4g")
+    images_per_second: float | None = column("images/s", format=".3g", best="max", default=None)
+    promise: Promise | None = None
 
 
 def describe(
@@ -70,6 +80,7 @@ def describe(
       rules: how maps are read; they may have the colours of the classes.
       class_names: in the order of the classes.
     """
+    workdir.mkdir(parents=True, exist_ok=True)
     first = next(iter(tests.values())).outcome
     colours = rules.palette if rules is not None and rules.palette else palette(len(class_names))
     trains = "steps" in summary
@@ -90,12 +101,14 @@ def _head(section: Section, config: Config, workdir: Path, summary: Mapping[str,
     under = f", under {summary['plan']}" if summary["plan"] else ""
     frozen = " A frozen encoder: only the head is trained." if trains and config.frozen else ""
     windows = "windows that slide" if config.test.mode == "slide" else "whole images"
-    more = [f"scales {', '.join(f'{scale:g}' for scale in config.test.scales)}"] if len(config.test.scales) > 1 else []
-    more += ["mirrored images"] if config.test.flip else []
+    scales = ", ".join(f"{scale:g}" for scale in config.test.scales)
+    options = [f"scales {scales}"] if len(config.test.scales) > 1 else []
+    options += ["mirrored images"] if config.test.flip else []
+    also = f", with {' and '.join(options)}" if options else ""
+    data = f"{'Trained on' if trains else 'On'} {summary['data']}{under}.{frozen}"
     section.text(
-        f"On {summary['data']}{under}.{frozen} Tested on {summary['images']} images by {windows}"
-        f"{f', with {chr(32).join(more)}' if more else ''}. {summary['void_share']:.2%} of their pixels have no class "
-        "and do not count."
+        f"{data} Tested on {summary['images']} images by {windows}{also}. {summary['void_share']:.2%} of their pixels "
+        "have no class and do not count."
     )
     tiles = {}
     for name, title in (("miou", "mIoU"), ("macc", "mAcc"), ("aacc", "aAcc")):
@@ -114,11 +127,13 @@ def _head(section: Section, config: Config, workdir: Path, summary: Mapping[str,
 def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested]) -> None:
     (_, dense), *_ = tests.items()
     rows = []
-    for name, (outcome, gflops) in tests.items():
+    for name, (outcome, gflops, cost) in tests.items():
         spans = intervals(outcome.areas)
         difference = paired_intervals(outcome.areas, dense.outcome.areas) if rows else None
         agreement = float(np.mean(outcome.agreement))
-        rows.append(NetworkRow(name, gflops, spans.mean_iou, difference, spans.pixel_accuracy, agreement))
+        cells = (name, gflops, spans.mean_iou, difference, spans.pixel_accuracy, agreement)
+        speed = () if cost is None else (cost.images_per_second, cost.promise)
+        rows.append(NetworkRow(*cells, *speed))
     table = Table(rows)
     table.write_csv(workdir / "plans.csv")
     section.table(
@@ -132,10 +147,10 @@ def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested]) -> None
 
 
 def _classes(outcome: Outcome, class_names: Sequence[str]) -> Table[ClassRow]:
-    spans, whole = intervals(outcome.areas).iou, scores(outcome.confusion)
+    spans, scored = intervals(outcome.areas).iou, scores(outcome.confusion)
     shares = outcome.confusion.sum(1) / max(outcome.confusion.sum(), 1)
     return Table(
-        ClassRow(name, spans[k], float(whole.accuracy[k]), float(shares[k])) for k, name in enumerate(class_names)
+        ClassRow(name, spans[k], float(scored.accuracy[k]), float(shares[k])) for k, name in enumerate(class_names)
     )
 
 
@@ -161,15 +176,13 @@ def _pictures(
     if not outcome.worst:
         return
     maps = [labels for picture in outcome.worst for labels in (picture.label_map, picture.prediction)]
-    drawn = sorted({int(k) for labels in maps for k in np.unique(labels)} - {VOID})
+    present = sorted({int(k) for labels in maps for k in np.unique(labels)} - {VOID})
     section.text("The images with the lowest mIoU of their own: the image, its labels, and the predictions.")
-    section.figure(legend([class_names[k] for k in drawn], [colours[k] for k in drawn]), caption="", alt="Legend")
+    section.figure(legend([class_names[k] for k in present], [colours[k] for k in present]), caption="", alt="Legend")
     pictures, captions = [], []
     for picture in outcome.worst:
-        pictures += [
-            picture.image,
-            overlay(picture.image, picture.label_map, colours),
-            overlay(picture.image, picture.prediction, colours),
-        ]
+        maps = (picture.label_map, picture.prediction)
+        drawn = (picture.image, *(overlay(picture.image, classes, colours) for classes in maps))
+        pictures += [upscale(panel) for panel in drawn]
         captions += [f"image {picture.index}", "labels", f"predictions, mIoU {picture.score:.1%}"]
     section.gallery(pictures, captions, columns=3)

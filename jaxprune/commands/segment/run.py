@@ -11,6 +11,7 @@ from flax import nnx
 
 from jaxprune import data as loader
 from jaxprune import processes
+from jaxprune.bench.costs import PlanCost, costs
 from jaxprune.checkpoints.run import write_card
 from jaxprune.commands.segment import features, inputs, networks
 from jaxprune.commands.segment.page import Tested, describe
@@ -21,11 +22,13 @@ from jaxprune.commands.shared.training import Length, Training, begin, interrupt
 from jaxprune.config import Config
 from jaxprune.data.augment_maps import augment_maps
 from jaxprune.evaluate.collectors.segmentation import Outcome
+from jaxprune.evaluate.contestants import contestant
 from jaxprune.evaluate.segmentation.measure import measure
 from jaxprune.flops.segmenters import of_segmenter
 from jaxprune.measures.segmentation import intervals, scores
 from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split, variables
+from jaxprune.reduction import DENSE
 from jaxprune.train.poly_schedule import warmup_poly
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import LossFn
@@ -124,7 +127,7 @@ def _loss_of_features(
     def loss_fn(params, batch, key):
         network = merge(parts.graph, {**params, **frozen}, parts.rest)
         count = sum(name.startswith("features_") for name in batch)
-        maps = [batch[features.FEATURES.format(level)] for level in range(count)]
+        maps = [batch[features.FEATURES.format(level)].astype(jnp.float32) for level in range(count)]
         logits = network.head_logits(maps, train=True, key=key)
         labels = batch["label_map"].astype(jnp.int32)
         loss, shares = network.loss_of(logits, labels, valid_only=config.valid_only)
@@ -151,7 +154,7 @@ def _measured(config: Config, contestants: dict, source: Any, mesh: Any, picture
         test_time(config),
         record,
         mesh,
-        batch_size=config.batch_size,
+        batch_size=config.test.batch_size or config.batch_size,
         pictures=pictures,
         num_threads=config.data.num_threads,
         process_index=jax.process_index(),
@@ -160,8 +163,8 @@ def _measured(config: Config, contestants: dict, source: Any, mesh: Any, picture
 
 
 def _metrics(outcome: Outcome) -> dict[str, float]:
-    whole = scores(outcome.confusion)
-    return {"miou": whole.mean_iou, "macc": whole.mean_accuracy, "aacc": whole.pixel_accuracy}
+    scored = scores(outcome.confusion)
+    return {"miou": scored.mean_iou, "macc": scored.mean_accuracy, "aacc": scored.pixel_accuracy}
 
 
 def _scores(outcome: Outcome) -> dict[str, Any]:
@@ -188,15 +191,29 @@ def _test(config: Config, workdir: Path) -> dict[str, Any]:
     parts = {name: split(model) for name, model in contestants.items()}
     arrays = {name: (part, {**part.params, **part.rest}) for name, part in parts.items()}
     outcomes = _measured(config, arrays, source, shared_inputs.mesh(config), config.pictures)
-    tests = {name: Tested(outcome, of_segmenter(contestants[name]).total / 1e9) for name, outcome in outcomes.items()}
+    speeds = _speeds(config, contestants) if config.rounds else {}
+    tests = {
+        name: Tested(outcome, of_segmenter(contestants[name]).total / 1e9, speeds.get(name))
+        for name, outcome in outcomes.items()
+    }
     first = next(iter(outcomes))
     plan = None if network.plan is None else str(network.plan)
     summary: dict[str, Any] = {**_scores(outcomes[first]), "data": loader.describe(source), "plan": plan}
     summary["plans"] = {
         name: {**_scores(outcome), "agreement": float(np.mean(outcome.agreement)), "gflops": tests[name].gflops}
+        | ({"speed-up": speeds[name].promise.factor} if speeds else {})
         for name, outcome in outcomes.items()
     }
     if processes.leads():
         describe(config, workdir, summary, source, tests=tests, rules=inputs.rules(config), class_names=class_names)
     processes.wait("described")
     return summary
+
+
+def _speeds(config: Config, networks_by_name: dict[str, Any]) -> dict[str, PlanCost]:
+    """The speed of each network, in turns with the first one, on images of the size that they read."""
+    first, *reduced = networks_by_name
+    timed = {DENSE: contestant(networks_by_name[first])}
+    timed |= {name: contestant(networks_by_name[name]) for name in reduced}
+    measured = costs(timed, config.timed_batch, config.rounds)
+    return dict(zip((first, *reduced), measured, strict=True))

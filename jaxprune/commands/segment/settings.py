@@ -36,7 +36,7 @@ class MapData(MapImages):
     source: str = choice("scenes", '"scenes", "folder" or "tfds"', SOURCES, optional=True)
     path: str = setting("", "folder with images and label maps for each split, or a prepared TFDS directory")
     name: str = setting("", 'name of a TFDS data set, such as "scene_parse150"')
-    classes: str = setting("", 'text file, a class a line with or without its colour; or "scene_parse150"')
+    classes: str = setting("", 'text file, a class a line; "scene_parse150"; empty: classes.txt in the folder')
     maps: str = setting("", "name of the directory, or of the TFDS feature, of label maps; empty: found by name")
     ignore: tuple[int, ...] = number((), "values in maps without a class, besides 255", at_least=0)
     reduce_zero_label: bool = setting(False, "value 0 has no class, and v is class v - 1 (ADE20K)")
@@ -49,21 +49,29 @@ class MapData(MapImages):
     @staticmethod
     def check(values: Config, prefix: str) -> Iterator[str]:
         """Yields that there are no classes or no folder, and ranges that end below where they begin."""
-        if values.source in ("folder", "tfds") and not values.classes:
-            yield f"{prefix}source={values.source} needs {prefix}classes, a text file with one class a line."
-        if values.source == "folder" and not Path(values.path).expanduser().is_dir():
+        if values.source == "folder" and not values.path:
+            yield f"{prefix}source=folder needs {prefix}path, a directory of images and label maps."
+        elif values.source == "folder" and not Path(values.path).expanduser().is_dir():
             yield f"Image folder {values.path!r} does not exist or is not a directory: check {prefix}path."
+        elif values.source in ("folder", "tfds") and not classes_file(values):
+            yield f"{prefix}source={values.source} needs {prefix}classes, a text file with one class a line."
         if values.ratio[0] > values.ratio[1]:
             yield f"{prefix}ratio={values.ratio!r} ends below where it begins: write {tuple(reversed(values.ratio))}."
         if len(values.box) not in (0, 2):
             yield f"{prefix}box={values.box!r} needs two lengths, or none: write (2048, 512)."
 
 
+def classes_file(values: Config) -> str:
+    """The file of classes of `config.data`; empty if there is none."""
+    beside = Path(values.path).expanduser() / "classes.txt"
+    return values.classes or (str(beside) if values.path and beside.is_file() else "")
+
+
 @record(recipe=True, is_open=True)
 class Head:
     """`config.head`: the network behind the encoder, and its arguments."""
 
-    name: str = choice("upernet", "linear, fcn, upernet or segvit", lambda: dense.methods())
+    name: str = choice("upernet", "linear, fcn, upernet, segvit or dtop", lambda: dense.methods())
 
 
 @record(recipe=True, is_open=True)
@@ -99,6 +107,7 @@ class Test:
     stride: tuple[int, ...] = number((), "of windows, rows and columns; (): two thirds of them", at_least=1)
     flip: bool = setting(False, "mirrored images count too")
     scales: tuple[float, ...] = number((1.0,), "factors of the box, whose probabilities are averaged", above=0)
+    batch_size: int = number(0, "images a batch, of features too; 0: that of training", at_least=0, free=True)
 
     __test__ = False  # no test of pytest
 
@@ -125,6 +134,8 @@ class Settings(inspection.PlanTexts, groups.Training):
     plans: tuple[str, ...] = setting((), "plans to compare with the dense network in the test", free=True)
     keep_rate: float = number(0.7, "for plans without an amount", above=0, at_most=1, free=True)
     reduction_loc: tuple[int, ...] = setting((), f"for plans without blocks; {inspection.QUARTERS}", free=True)
+    rounds: int = number(0, "timing rounds of a test with plans; 0: no timing", at_least=0, free=True)
+    timed_batch: int = number(4, "images, or windows, a batch when speed is measured", at_least=1, free=True)
     pictures: int = number(6, "images with the lowest IoU in the report", at_least=0, free=True)
     model: Encoder = Encoder(name="vit_base_patch16_224")
     head: Head = Head()
@@ -135,11 +146,15 @@ class Settings(inspection.PlanTexts, groups.Training):
     @staticmethod
     def check(config: Config, prefix: str) -> Iterator[str]:
         """Yields what several settings have to do with each other."""
+        if not (config.segmenter or config.data.source):
+            yield f"There are no images: give {prefix}data.source, or {prefix}segmenter, a run to test on its own."
         if config.optimizer.warmup_steps > config.steps:
             yield (
                 f"{prefix}optimizer.warmup_steps={config.optimizer.warmup_steps} are more than the {config.steps} "
                 "steps of the run: shorten the warm-up."
             )
+        if config.frozen and config.head.name == "dtop":
+            yield f"{prefix}frozen has no features for {prefix}head.name=dtop, whose exits act in it: use segvit."
         if config.frozen and config.plan:
             yield f"{prefix}frozen trains no encoder: give {prefix}plans to test under, and leave {prefix}plan empty."
         yield from (f"{prefix}test: {why}" for why in refused(lambda: test_time(config)))
@@ -177,8 +192,8 @@ def smoke(config: Config) -> Config:
     kind = models.arguments(config.model.name)
     kept = {name: kind[name] for name in ("style", "init_values", "qkv_bias") if kind.get("style") and name in kind}
     depth = 4 if config.head.name == "upernet" else 3
-    own = {name: value for name, value in config.model.to_dict().items() if name not in ("name", "weights")}
-    config.model = {**kept, **own, **groups.TINY, "depth": depth, "name": "vit", "weights": ""}
+    arguments = {name: value for name, value in config.model.to_dict().items() if name not in ("name", "weights")}
+    config.model = {**kept, **arguments, **groups.TINY, "depth": depth, "name": "vit", "weights": ""}
     small = {"features": 8, "auxiliary_features": 8, "head_heads": 2}
     head = {name: value for name, value in config.head.to_dict().items() if name != "indices"}
     takes = {field for field in small if field in _arguments(config.head.name)}

@@ -102,7 +102,7 @@ def preprocessing(data: Config) -> Preprocessing:
 class Optimizer:
     """`config.optimizer`: its name, its learning rates, and the numbers of AdamW and LAMB."""
 
-    name: str = choice("adamw", "adamw, lamb or lars", OPTIMIZERS)
+    name: str = choice("adamw", "adamw, lamb, lars or sgd", OPTIMIZERS)
     base_lr: float = number(1e-3, "learning rate for a batch size of lr_norm", above=0)
     lr_norm: float = number(256, "batch size of base_lr; the rate is proportional to the batch size", above=0)
     warmup_epochs: float = number(5.0, "epochs in which the rate rises from warmup_lr", at_least=0)
@@ -114,7 +114,7 @@ class Optimizer:
     b2: float = number(0.95, "decay of the mean of squared gradients", at_least=0, below=1)
     weight_decay: float = number(0.05, "decoupled; multiplied by the learning rate", at_least=0)
     clip_norm: float = number(0.0, "maximum norm of the gradients; 0: none", at_least=0)
-    momentum: float = number(ABSENT, "of LARS", at_least=0, below=1, example=0.9)
+    momentum: float = number(ABSENT, "of LARS and SGD", at_least=0, below=1, example=0.9)
 
 
 @record(recipe=True)
@@ -194,6 +194,9 @@ class Recipe(Training):
 
     batch_size: int = number(64, "images a step", at_least=1)
     epochs: float = number(1.0, "passes over the training images", above=0)
+    steps: int = number(
+        0, "> 0: length in optimizer steps, to which `epochs` and its warm-up stretch", at_least=0, free=True
+    )
     dtype: str = choice("float32", 'compute dtype; "bfloat16" on accelerators', DTYPES)
     data: Data = Data()
 
@@ -201,6 +204,6 @@ class Recipe(Training):
 def shrink(config: Config) -> None:
     """Shrinks the settings of `Recipe` to seconds on a CPU, on built-in data."""
     config.data.update(source="scenes", path="", name="", img_size=32, num_train=32, num_eval=12, num_threads=1)
-    config.update(batch_size=8, epochs=1.0, log_every=2, checkpoint_every=2, max_minutes=0.0, dtype="float32")
+    config.update(batch_size=8, epochs=1.0, steps=0, log_every=2, checkpoint_every=2, max_minutes=0.0, dtype="float32")
     config.mesh = "data=-1"
     config.optimizer.warmup_epochs = 0.5

@@ -13,6 +13,7 @@ from jaxprune import data as loader
 from jaxprune import parallel
 from jaxprune.commands.shared import groups
 from jaxprune.config import Config
+from jaxprune.data.held_out import is_split_here
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError, shortened
 from jaxprune.files import read_text
@@ -29,8 +30,14 @@ _OPTIONS = {
 }
 
 
+_WITHOUT_LABELS = ("pretrain", "train_ranker")  # tasks that train without labels
+_LOOKED_AT = 512  # training images, at most, on which losses are measured where none is held out
+
+
 def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
     """Opens the training ("train") or held-out ("eval") examples of `config.data`.
+
+    Where nothing is held out, the latter are some of the training images; see `nothing_held_out`.
 
     Args:
       in_memory: see `create_source`.
@@ -47,8 +54,19 @@ def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
         options["data_dir"] = data.path or None
     elif data.source:
         options["views"] = views
+    if nothing_held_out(config):
+        options["held_out"] = 0.0
+        everything = loader.create_source(data.source, in_memory=in_memory, **options)
+        return everything if split == "train" else Sample(everything, min(len(everything), _LOOKED_AT))
     name = data.train_split if split == "train" else data.eval_split
     return loader.create_source(data.source, split=name, in_memory=in_memory, **options)
+
+
+def nothing_held_out(config: Config) -> bool:
+    """Whether a run trains on all images of a folder: where there are no labels and no splits, none is kept back."""
+    data = config.data
+    unlabelled = data.source == "folder" and not data.labels
+    return unlabelled and config.task in _WITHOUT_LABELS and is_split_here(data.path, data.eval_split)
 
 
 def train_batches(config: Config, examples: Any, beside: Any = None) -> Any:

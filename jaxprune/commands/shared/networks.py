@@ -7,8 +7,9 @@ from typing import Any
 from flax import nnx
 from ml_collections import ConfigDict
 
-from jaxprune import models
+from jaxprune import checkpoints, models
 from jaxprune import open as door
+from jaxprune.checkpoints.run import is_ours
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.nn.patch_embed import pair
@@ -66,6 +67,25 @@ def classifier(config: Config) -> Classifier:
     if opened.model.preprocessing.num_frames:
         opened.model.preprocessing = with_stride(opened.model.preprocessing, config.frame_stride)
     return opened
+
+
+def with_head(config: Config) -> Classifier:
+    """Opens the classifier of `origin`, or the segmentation network of `config.run`.
+
+    Raises:
+      UserError: see `classifier`.
+    """
+    if not segments(config):
+        return classifier(config)
+    card = checkpoints.load_card(config.run)
+    return Classifier(
+        checkpoints.load_model(config.run, img_size=config.img_size or None), card.class_names, config.run
+    )
+
+
+def segments(config: Config) -> bool:
+    """Whether `config.run` is that of a segmentation network."""
+    return bool(config.run) and is_ours(config.run) and checkpoints.load_card(config.run).kind == "dense"
 
 
 def with_stride(record: Preprocessing, frame_stride: int) -> Preprocessing:

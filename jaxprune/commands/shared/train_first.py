@@ -1,4 +1,4 @@
-"""Trains the run that a task inspects, if the config contains the config of its training."""
+"""Trains the runs that a task inspects, if the config contains the configs of their trainings."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +11,7 @@ from jaxprune.commands.shared import inputs
 from jaxprune.config import Config
 
 TRAIN = "train"  # key of the training's config, and its directory inside the run directory
+FURTHER = "train_"  # so begin the keys of the configs of further trainings, and their directories
 
 
 def brings_run(config: Config) -> bool:
@@ -33,18 +34,31 @@ def missing(config: Config) -> Iterator[str]:
 
 
 def with_run(config: Config, workdir: Path) -> tuple[Config, dict[str, Any] | None]:
-    """Runs the training that a config contains, if any.
+    """Runs the trainings that a config contains, if any.
 
     Args:
-      config: config of a task that reads `config.run`; `config.train` is the config of another task.
-      workdir: run directory of the task; the training goes to a subdirectory, and is not repeated once complete.
+      config: config of a task that reads `config.run`; `config.train` is the config of another task. Those of
+        `config.train_…` start from that run, unless they say otherwise, and their runs join `config.networks`.
+      workdir: run directory of the task; a training goes to a subdirectory, and is not repeated once complete.
 
     Returns:
       The config with `run` set to the trained run, and the summary of the training if a signal stopped it.
     """
-    if not brings_run(config):
-        return config, None
-    training: Config = ConfigDict({**config.train.to_dict(), "seed": config.seed})
-    config = ConfigDict({**config.to_dict(), "run": str(workdir / TRAIN)})
-    summary = commands.find(training.task)(training, workdir / TRAIN)
-    return config, {"phase": TRAIN, **summary} if summary.get("stopped") else None
+    if brings_run(config):
+        summary = _trained(config, TRAIN, {}, workdir)
+        config = ConfigDict({**config.to_dict(), "run": str(workdir / TRAIN)})
+        if summary.get("stopped"):
+            return config, {"phase": TRAIN, **summary}
+    for key in sorted(name for name in config if name.startswith(FURTHER)):
+        start = {} if config[key].run or config[key].model.weights else {"run": config.run}
+        summary = _trained(config, key, start, workdir)
+        config = ConfigDict({**config.to_dict(), "networks": (*config.networks, str(workdir / key))})
+        if summary.get("stopped"):
+            return config, {"phase": key, **summary}
+    return config, None
+
+
+def _trained(config: Config, key: str, start: dict[str, str], workdir: Path) -> dict[str, Any]:
+    """Runs the training of a key, and returns its summary."""
+    training: Config = ConfigDict({**config[key].to_dict(), **start, "seed": config.seed})
+    return commands.find(training.task)(training, workdir / key)

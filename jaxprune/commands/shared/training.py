@@ -30,10 +30,10 @@ class Length(NamedTuple):
 
 
 def length(config: Config, num_examples: int) -> Length:
-    """Steps per epoch (the remainder is dropped) and of the whole run."""
+    """Steps per epoch (the remainder is dropped) and of the whole run, which `config.steps` or `config.epochs` sets."""
     per_epoch = num_examples // config.batch_size
-    total = int(per_epoch * config.epochs)
-    if total < 1:
+    total = config.get("steps", 0) or int(per_epoch * config.epochs)
+    if min(total, per_epoch) < 1:
         raise UserError(
             f"{config.epochs} epochs of {num_examples} examples in batches of {config.batch_size} give no step: "
             "lower batch_size or raise epochs."
@@ -45,16 +45,17 @@ def learning_rate(config: Config, steps: Length, scale: float = 1.0) -> optimize
     """The warm-up and cosine or step schedule of `config.optimizer`; the rate is scaled by batch size and `scale`."""
     settings = config.optimizer
     rate = scale * optimizer.effective_lr(settings.base_lr, config.batch_size, settings.lr_norm)
-    warmup = min(settings.warmup_epochs, config.epochs)
+    epochs = steps.total / steps.per_epoch if config.get("steps", 0) else config.epochs
+    stretch = epochs / config.epochs
+    warmup = stretch * min(settings.warmup_epochs, config.epochs)
     if settings.milestones:
-        return optimizer.warmup_multistep(
-            rate, warmup, settings.milestones, steps.per_epoch, warmup_lr=settings.warmup_lr
-        )
+        milestones = [stretch * epoch for epoch in settings.milestones]
+        return optimizer.warmup_multistep(rate, warmup, milestones, steps.per_epoch, warmup_lr=settings.warmup_lr)
     return optimizer.warmup_cosine(
         rate,
         settings.min_lr,
         warmup,
-        config.epochs,
+        epochs,
         steps.per_epoch,
         warmup_lr=settings.warmup_lr,
         cosine_from_start=settings.cosine_from_start,
@@ -66,6 +67,7 @@ _NUMBERS = {
     "adamw": ("b1", "b2", "weight_decay"),
     "lamb": ("b1", "b2", "weight_decay"),
     "lars": ("momentum", "weight_decay"),
+    "sgd": ("momentum", "weight_decay"),
 }
 
 
@@ -211,7 +213,7 @@ class Training:
             "planned_steps": self.steps.total,
             "seconds": result.seconds,
             "examples": len(self.train),
-            "held_out": len(self.held_out),
+            "held_out": 0 if inputs.nothing_held_out(self.config) else len(self.held_out),
             "data": loader.describe(self.train),
             "broken_files": len(self.train.broken) + len(self.held_out.broken),
         }

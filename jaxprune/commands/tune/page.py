@@ -124,7 +124,7 @@ def describe(section: Section, tuned: Tuned) -> None:
     section.figure(
         plot,
         "Risk against time. Numbers are the fractions of patches left in the end; plans of one method at the same "
-        f"blocks have one colour.{plots.front_note(plot, 'safest plans')}",
+        f"blocks have one colour.{plots.front_note(plot, 'lowest risks measured')}",
     )
     blocks = [{**part._asdict(), "ms": 1000 * cost.seconds, "MiB": cost.megabytes} for part, cost in tuned.table.parts]
     section.section("Blocks on this device").table(blocks, caption="One batch through one block.", formats=".3g")

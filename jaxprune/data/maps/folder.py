@@ -42,18 +42,18 @@ class MapFolder:
         self.class_names, self.num_classes = rules.class_names, len(rules.class_names)
         if not top.is_dir():
             raise UserError(f"Image folder {str(root)!r} does not exist or is not a directory.")
-        names = (maps,) if maps else MAPS
-        pictures, labelled = _directory(top, split, IMAGES, "images"), _directory(top, split, names, "label maps")
+        directories = (maps,) if maps else MAPS
+        pictures, labelled = _directory(top, split, IMAGES, "images"), _directory(top, split, directories, "label maps")
         self._files = list(image_files(pictures))
         if not self._files:
             raise UserError(f"{pictures} holds no pictures.")
         owned = _by_stem(labelled)
         self._maps = [_map_of(Path(file), pictures, owned) for file in self._files]
         if lacking := [file for file, place in zip(self._files, self._maps, strict=True) if place is None]:
-            shown = ", ".join(Path(file).name for file in lacking[:_SHOWN])
+            examples = ", ".join(Path(file).name for file in lacking[:_SHOWN])
             raise UserError(
                 f"{len(lacking)} of the {len(self._files)} images in {pictures} have no label map in {labelled}: "
-                f"{shown}{', …' if len(lacking) > _SHOWN else ''}. Add PNG files of their names, or move the images "
+                f"{examples}{', …' if len(lacking) > _SHOWN else ''}. Add PNG files of their names, or move the images "
                 "away."
             )
 

@@ -75,10 +75,10 @@ class LabelMaps:
             if (colours == colours[..., :1]).all():
                 return colours[..., 0]
             raise ValueError("it has colours instead of class numbers: give a file of classes with their colours")
-        codes, known = _codes(colours), _codes(np.array(self.palette))
-        order = np.argsort(known, kind="stable")
-        places = order[np.minimum(np.searchsorted(known[order], codes), len(known) - 1)]
-        if (wrong := known[places] != codes).any():
+        codes, of_classes = _codes(colours), _codes(np.array(self.palette))
+        order = np.argsort(of_classes, kind="stable")
+        places = order[np.minimum(np.searchsorted(of_classes[order], codes), len(of_classes) - 1)]
+        if (wrong := of_classes[places] != codes).any():
             row, column = np.argwhere(wrong)[0]
             raise ValueError(f"the colour {tuple(colours[row, column].tolist())} is none of the palette's")
         return places

@@ -69,17 +69,17 @@ def sliding(
     sides, b = images.shape[1:3], len(images)
     counts = [len(window_starts(side, size, step)) for side, size, step in zip(sides, window, stride, strict=True)]
     # The first pixel of each window, for each image; those it does not need fall on its last one, with weight 0.
-    starts, needed = [], []
+    starts, is_needed = [], []
     for axis, count in enumerate(counts):
         last = jnp.maximum(extents[:, axis] - window[axis], 0)[:, None]
         places = jnp.arange(count)[None] * stride[axis]
         starts.append(jnp.minimum(places, last))
-        needed.append(places - stride[axis] < last)
+        is_needed.append(places - stride[axis] < last)
     places = [(row, column) for row in range(counts[0]) for column in range(counts[1])]
     tops, lefts = (
         jnp.stack([starts[axis][:, place[axis]] for place in places], axis=1) for axis in (0, 1)
     )  # (b, windows)
-    weights = jnp.stack([(needed[0][:, row] & needed[1][:, column]) for row, column in places], axis=1)
+    weights = jnp.stack([(is_needed[0][:, row] & is_needed[1][:, column]) for row, column in places], axis=1)
     cut = lambda image, top, left: jax.lax.dynamic_slice(image, (top, left, 0), (*window, image.shape[-1]))
     crops = jax.vmap(jax.vmap(cut, in_axes=(None, 0, 0)))(images, tops, lefts)
     logits = segment(crops.reshape(-1, *crops.shape[2:])).astype(jnp.float32)
@@ -95,10 +95,10 @@ def _added(logits: Array, tops: Array, lefts: Array, weights: Array, sides: Sequ
     for part, top, left, weight in zip(logits, tops, lefts, weights, strict=True):
         sums, counts = (
             jax.lax.dynamic_update_slice(
-                total, jax.lax.dynamic_slice(total, (top, left, 0), (*part.shape[:2], total.shape[-1])) + more,
+                total, jax.lax.dynamic_slice(total, (top, left, 0), (*part.shape[:2], total.shape[-1])) + added,
                 (top, left, 0),
             )
-            for total, more in ((sums, weight * part), (counts, jnp.full((*part.shape[:2], 1), weight)))
+            for total, added in ((sums, weight * part), (counts, jnp.full((*part.shape[:2], 1), weight)))
         )  # fmt: skip
     return sums / jnp.maximum(counts, 1.0)
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, PRNGKeyArray, UInt8
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.dynamic.parts.gates import Draws, Gate
-from jaxprune.dynamic.segments import Segment, Segmented, State
+from jaxprune.dynamic.segments import Pixels, Segment, Segmented, State
 from jaxprune.nn import BatchNorm
 from jaxprune.nn.images import normalize
 from jaxprune.nn.tensor_rules import Rule, convolution, convolution_back
@@ -64,7 +64,7 @@ class GatedNetwork(Segmented):
 
     def gated(
         self,
-        pixels: UInt8[Array, "b *sides c"],
+        pixels: Pixels,
         *,
         noise: Sequence[Array] | None = None,
         key: PRNGKeyArray | None = None,
@@ -103,7 +103,7 @@ class GatedNetwork(Segmented):
         """Multiply-accumulates of each image of the batch by its own densities."""
         return self.macs(output.densities).total
 
-    def begin(self, pixels: UInt8[Array, "b *sides c"]) -> State:
+    def begin(self, pixels: Pixels) -> State:
         """See `Segmented`; the state is the pixels."""
         return jnp.asarray(pixels)
 

@@ -132,19 +132,25 @@ def reached(open: Shaped[Array, "b h w g"], *, stride: int = 1, padding: int = 0
     return jnp.repeat(union[..., None], open.shape[-1], axis=-1)
 
 
-def exponential(progress: float, first: float, last: float) -> float:
+def exponential(progress: float | Array, first: float, last: float) -> Any:
     """Returns the temperature after a share of the training, from `first` to `last` by a constant factor.
 
-    >>> exponential(0.5, 4.0, 1.0)
+    >>> float(exponential(0.5, 4.0, 1.0))
     2.0
     """
-    return float(first * (last / first) ** np.clip(progress, 0, 1))
+    return first * (last / first) ** _clipped(progress)
 
 
-def cosine(progress: float, first: float, last: float) -> float:
+def cosine(progress: float | Array, first: float, last: float) -> Any:
     """Returns the temperature after a share of the training, from `first` to `last` by half a cosine.
 
-    >>> round(cosine(0.5, 4.0, 1.0), 9)
+    >>> round(float(cosine(0.5, 4.0, 1.0)), 6)
     2.5
     """
-    return float(last + (first - last) * (1 + np.cos(np.pi * np.clip(progress, 0, 1))) / 2)
+    share = _clipped(progress)
+    wave = (jnp if isinstance(share, jax.Array) else np).cos(np.pi * share)
+    return last + (first - last) * (1 + wave) / 2
+
+
+def _clipped(progress: float | Array) -> Any:
+    return jnp.clip(progress, 0, 1) if isinstance(progress, jax.Array) else np.clip(float(progress), 0, 1)

@@ -254,8 +254,8 @@ class SarModule(nnx.Module):
             fine = refine(fine, gates[-1].open, train=train)
         coarse = _projected(self.base_transform, coarse, train=train)
         fine = _projected(self.refine_transform, fine, train=train)
-        both = resize(coarse, (fine.shape[1], fine.shape[2]), "nearest") + fine
-        return self.fusion[0](jax.nn.relu(both), train=train), gates
+        total = resize(coarse, (fine.shape[1], fine.shape[2]), "nearest") + fine
+        return self.fusion[0](jax.nn.relu(total), train=train), gates
 
     def macs(self, side: int) -> StageMacs:
         """Multiply-accumulates for a map of this side."""

@@ -51,11 +51,11 @@ def legend(names: Sequence[str], colours: Sequence[Colour], width: int = 640) ->
     font, row, box, gap = load_font(15), 24, 16, 18
     places, x, y = [], 4, 4
     for name in names:
-        needed = box + 6 + int(font.getlength(name)) + gap
-        if x > 4 and x + needed > width:
+        room = box + 6 + int(font.getlength(name)) + gap
+        if x > 4 and x + room > width:
             x, y = 4, y + row
         places.append((x, y))
-        x += needed
+        x += room
     picture = Image.new("RGB", (width, y + row), WHITE)
     draw = ImageDraw.Draw(picture)
     for name, colour, (x, y) in zip(names, colours, places, strict=True):

@@ -32,7 +32,7 @@ def pareto_front(
     return np.array(front if better[0] == "min" else front[::-1], int)
 
 
-def front_note(figure: Any, joined: str = "best plans") -> str:
+def front_note(figure: Any, joined: str = "highest values measured") -> str:
     """Returns a sentence on the line that joins the Pareto front; "" where the front is one point, without a line."""
     lines = [line for axes in figure.axes for line in axes.get_lines() if line.get_gid() == FRONT]
     return f" The grey line joins the {joined} at each cost." if lines else ""

@@ -2,7 +2,9 @@
 
 import json
 
+import attacks
 import pytest
+from attacks import annotations
 from regions import HEIGHT, LOWER_RIGHT, WIDTH, assert_regions, only, write_picture, write_text
 
 from jaxprune.data.annotations import open_annotations
@@ -29,3 +31,17 @@ def test_boxes_and_masks(tmp_path):
             only(open_annotations("coco", path=where["path"], annotations=str(tmp_path / "bad.json")))
     with pytest.raises(UserError, match="cannot be read as COCO's annotations"):
         open_annotations("coco", path=where["path"], annotations=str(tmp_path / "nothing.json"))
+
+
+def test_damaged_annotations_end_in_a_line(tmp_path):
+    outcome = attacks.run(annotations.coco(tmp_path, 400, 0))
+    assert not outcome.raw and not outcome.unnoticed and outcome.refused > 150
+    assert outcome.longest < 700 and outcome.seconds < 2
+
+
+@pytest.mark.parametrize("content", ["[" * 10**5, '{"images": ' + "[" * 10**5, "{}", "[]", "null"])
+def test_what_is_no_annotation_file_is_one_short_line(content, tmp_path):
+    write_text(tmp_path / "bad.json", content)
+    with pytest.raises(UserError, match="cannot be read as COCO's annotations") as error:
+        open_annotations("coco", path=str(tmp_path), annotations=str(tmp_path / "bad.json"))
+    assert len(str(error.value)) < 500

@@ -100,7 +100,7 @@ def laudnet() -> dict[str, Arrays]:
     def maps(model):
         from jaxprune.dynamic.parts.gates import Draws
 
-        x, all_maps = model.stem((nhwc(images) - np.float32(127.5)) / 64), {}
+        x, all_maps = model.stem(jnp.asarray((nhwc(images) - np.float32(127.5)) / 64)), {}
         for name, block in model.blocks.items():
             x, _, _ = block.gated(x, Draws(), 1.0)
             all_maps[name] = x

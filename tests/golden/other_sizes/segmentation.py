@@ -168,6 +168,6 @@ FAMILIES = {
         optimizer,
         (f"{TESTS}test_rates_and_weight_decay_by_name", f"{TESTS}test_the_published_schedule"),
     ),
-    "pipeline": Family(("dense/seg_transforms*",), pipeline, ("data/joint/test_segmentation.py",)),
+    "pipeline": Family(("dense/seg_transforms*",), pipeline, ("data/joint/test_published_pipeline.py",)),
     "metrics": Family(("dense/seg_metrics*",), metrics, ("measures/test_segmentation.py",)),
 }

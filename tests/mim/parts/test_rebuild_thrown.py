@@ -38,6 +38,7 @@ def create(name: str, **arguments):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["depthwise"], AGGREGATORS))
 def test_only_thrown_tokens_are_rebuilt_and_everything_learns(name, decoded):
     model = create(name)

@@ -44,9 +44,9 @@ def describe(section: Section, rows: Rows, analysis: Analysis) -> None:
     )
     if isinstance(answers, Answers):
         caption += (
-            f" `accuracy`: {spread.BRACKETS}; `change` from the dense network, with its 95 % interval (normal, paired "
-            "by image); `agreement`: share of images with the dense network's prediction; `lost` and `won`: images "
-            "that only the dense network, or only the plan, gets right."
+            f" `accuracy`: {spread.BRACKETS}; `change` from the dense network, with its 95 % interval (Agresti and "
+            "Min, paired by image); `agreement`: share of images with the dense network's prediction; `lost` and "
+            "`won`: images that only the dense network, or only the plan, gets right."
         )
     elif answers is not None:
         caption += (

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune.evaluate.collectors.observations import Observed
-from jaxprune.measures.intervals import normal_interval, wilson_interval
+from jaxprune.measures.intervals import normal_interval, paired_difference, wilson_interval
 from jaxprune.measures.knn import knn_classes_of_others
 from jaxprune.measures.several_labels import Rankings
 from jaxprune.reduction import DENSE
@@ -181,12 +181,6 @@ def cosines_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return (first * second).sum(1) / np.maximum(lengths, 1e-12)
 
 
-def paired_difference(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
-    """Returns the difference of two accuracies on the same images, with its 95 % interval (normal, paired by image)."""
-    difference = first.astype(float) - second.astype(float)
-    return float(difference.mean()), *normal_interval(difference)
-
-
 def _confused(outcome: Answers, member: tuple[str, str], num_classes: int) -> dict[tuple[int, int], int]:
     """The number of images of each (class, other predicted class) that occurs."""
     wrong = ~outcome.right(member)
@@ -198,7 +192,7 @@ def _confused(outcome: Answers, member: tuple[str, str], num_classes: int) -> di
 def _accuracy(outcome: Answers, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:
     right, dense = outcome.right(member), outcome.right(base)
     low, high = wilson_interval(int(right.sum()), len(right))
-    change, least, most = paired_difference(right, dense)
+    change, least, most = (0.0, 0.0, 0.0) if member == base else paired_difference(right, dense)
     agreement = float((outcome.predictions[member] == outcome.predictions[base]).mean())
     return {
         "accuracy": float(right.mean()),

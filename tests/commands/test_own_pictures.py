@@ -1,0 +1,121 @@
+"""A few hundred pictures of your own, and minutes: sizes, steps, what is held out, and the verdict on pre-training."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from PIL import Image
+
+from jaxprune import main
+from jaxprune.commands.quickstart.page import did_it_help
+from jaxprune.commands.quickstart.settings import phase_config
+from jaxprune.commands.shared import inputs, reporting
+from jaxprune.commands.shared.training import learning_rate, length
+from jaxprune.errors import UserError
+from jaxprune.train import workdir as workdirs
+
+CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "mim" / "efficient.py")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for place, side in enumerate((100, 40, 120, 90)):
+        for name in ("cat", "dog"):
+            (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
+            pixels = np.full((side, side + 20, 3), 60 * place, np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{place}.png")
+    return tmp_path / "photos"
+
+
+def load(folder, arguments=""):
+    return main.load_config(f"{CONFIG}:path={folder}{arguments}")
+
+
+def test_network_and_steps_follow_from_the_time_and_the_pictures(folder):
+    config = load(folder, ",minutes=3")
+    first, second = config.pretrain, config.finetune
+    assert (first.mim.img_size, first.mim.embed_dim, first.steps, second.steps) == (64, 96, 300, 150)
+    assert (first.max_minutes, second.max_minutes, config.scratch_time) == (1, 0.5, "equal")
+    assert load(folder, ",minutes=30").pretrain.mim.embed_dim == 192
+    assert load(folder, ",minutes=30,size=tiny").pretrain.mim.embed_dim == 96
+    steps = load(folder, ",minutes=3,scratch=steps")
+    assert (steps.pretrain.max_minutes, steps.finetune.max_minutes) == (1.5, 0.75)
+    with pytest.raises(UserError, match="huge"):
+        load(folder, ",minutes=3,size=huge")
+
+
+def test_small_pictures_are_not_enlarged(folder):
+    for file in folder.rglob("*.png"):
+        Image.new("RGB", (30, 28)).save(file)
+    assert (load(folder, ",size=tiny").pretrain.mim.img_size, load(folder, ",size=tiny").pretrain.mim.patch_size) == (
+        32,
+        4,
+    )
+
+
+def test_steps_set_the_length_and_stretch_the_schedule(folder):
+    config = load(folder, ",minutes=3").pretrain
+    config.batch_size = 4
+    steps = length(config, 6)
+    assert steps == (1, 300)
+    schedule = learning_rate(config, steps)
+    rates = [float(schedule(step)) for step in (0, 15, 30, 300)]
+    # A tenth of the steps warms up, from 0 to the rate of batches of 4 and then down to 0.
+    assert rates == pytest.approx([0, 0.5 * 6e-3 * 4 / 256, 6e-3 * 4 / 256, 0], abs=1e-9)
+    with pytest.raises(UserError, match="lower batch_size"):
+        length(config, 3)
+
+
+def test_nothing_is_held_out_without_labels(folder):
+    config = load(folder, ",minutes=3,labels=false")
+    assert config.task == "pretrain" and config.max_minutes == 3
+    assert inputs.nothing_held_out(config)
+    assert [len(inputs.source(config, split)) for split in ("train", "eval")] == [8, 8]
+    labelled = load(folder, ",minutes=3").pretrain
+    assert not inputs.nothing_held_out(labelled)
+    assert [len(inputs.source(labelled, split)) for split in ("train", "eval")] == [6, 2]
+    for split in ("train", "test"):
+        (folder / split).mkdir()
+        Image.new("RGB", (50, 50)).save(folder / split / "0.png")
+    assert not inputs.nothing_held_out(config)
+    assert [len(inputs.source(config, split)) for split in ("train", "eval")] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("scratch_time", "epochs", "steps", "minutes"), [("steps", 1, 150, 0.5), ("equal", 3, 450, 1.65)]
+)
+def test_scratch_is_as_long_as_fine_tuning_or_as_both_phases(folder, tmp_path, scratch_time, epochs, steps, minutes):
+    config = load(folder, ",minutes=3")
+    config.scratch_time = scratch_time
+    for phase, seconds in (("pretrain", 60.0), ("finetune", 30.0)):
+        (tmp_path / phase).mkdir()
+        workdirs.mark_complete(tmp_path / phase, {"seconds": seconds})
+    settings = phase_config(config, "scratch", tmp_path)
+    assert (settings.epochs, settings.steps) == (epochs, steps)
+    assert settings.max_minutes == pytest.approx(minutes) and settings.optimizer.base_lr == 3e-3
+
+
+def test_runs_recorded_before_have_the_old_scratch(folder, tmp_path):
+    config = ConfigDict(json.loads(load(folder, ",minutes=3").to_json()))
+    del config["scratch_time"]
+    assert phase_config(config, "scratch", tmp_path).max_minutes == 0.5
+
+
+def summary(right, images=50):
+    return reporting.with_interval({"accuracy": right / images, "held_out": images})
+
+
+@pytest.mark.parametrize(
+    ("tuned", "scratch", "start"),
+    [
+        (45, 20, "**Pre-training helped**: +50.0 points ["),
+        (20, 45, "**Pre-training harmed**: -50.0 points ["),
+        (27, 23, "**Whether pre-training helped cannot be told from these images**: +8.0 points [-11"),
+    ],
+)
+def test_the_verdict_is_one_sentence_with_its_interval(tuned, scratch, start):
+    sentence = did_it_help(summary(tuned), summary(scratch), equal_time=True)
+    assert sentence.startswith(start) and "for the time of both phases" in sentence and "50 held-out images" in sentence
+    assert "as many steps as fine-tuning" in did_it_help(summary(tuned), summary(scratch))
