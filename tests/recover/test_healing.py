@@ -5,6 +5,7 @@ import json
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -150,7 +151,7 @@ def test_students_of_other_sizes_learn_too(teacher, tmp_path):
 def test_a_student_reads_images_normalised_for_itself(teacher):
     other = models.create("vit", **SIZES, rngs=nnx.Rngs(0))
     other.preprocessing = dataclasses.replace(other.preprocessing, mean=(0.1, 0.2, 0.3), std=(0.5, 0.4, 0.3))
-    pixels, record = pictures(2), teacher.preprocessing
+    pixels, record = jnp.asarray(pictures(2)), teacher.preprocessing
     images = normalize(pixels, record.mean, record.std)
     target = normalize(pixels, other.preprocessing.mean, other.preprocessing.std)
     np.testing.assert_allclose(as_read_by(other, images, record), target, atol=1e-5)
