@@ -102,10 +102,10 @@ def in_minutes(args):
     first.mim = {**_small.PR_MIM, **sizes, **_own_pictures.DECODERS[size], "norm_pix_loss": False}
     first.data.update(**data, crop_scale=(0.35, 1.0))
     first.update(max_minutes=of_pretraining * minutes, picture_every=0)
-    first.optimizer.update(base_lr=6e-3, warmup_epochs=0.1)
+    first.optimizer.update(base_lr=1.2e-2, warmup_epochs=0.1)
     if not args.labels:
         return pretrain.smoke(first) if args.smoke else first
-    second = finetune.defaults(**common, steps=_own_pictures.steps(size, of_finetuning * minutes))
+    second = finetune.defaults(**common, steps=_own_pictures.steps(size, of_finetuning * minutes, classifies=True))
     second.model = {**second.model.to_dict(), **sizes, "name": "vit", "drop_path_rate": 0.0}
     second.data.update(**data, crop_scale=(0.35, 1.0))
     second.update(max_minutes=of_finetuning * minutes)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Integer, PRNGKeyArray, Shaped, UInt8
 
-from jaxprune.data.augment import normalize
+from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
 
@@ -54,7 +54,7 @@ def normalize_padded(
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
 ) -> Float[Array, "b H W c"]:
-    """Normalises pixels as `augment.normalize` does, with 0 in the padding behind `extents`."""
+    """Normalises pixels as `nn.images.normalize` does, with 0 in the padding behind `extents`."""
     height, width = images.shape[1:3]
     rows, columns = (jnp.arange(side)[None] < extents[:, axis : axis + 1] for axis, side in enumerate((height, width)))
     inside = rows[:, :, None] & columns[:, None]

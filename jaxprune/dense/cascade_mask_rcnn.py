@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.dense.mask_rcnn import MaskRCNN
-from jaxprune.dense.parts.published_detector import BOX_HEAD, rules
+from jaxprune.dense.parts.published_detector import BOX_HEAD, patch_side, rules
 from jaxprune.dense.parts.roi_heads import BOX_BINS, BoxHead, Sampled, relabelled
 from jaxprune.dense.parts.rpn import Proposals
 from jaxprune.ops import boxes as box_ops
@@ -38,8 +38,9 @@ class CascadeMaskRCNN(MaskRCNN):
     @property
     def published_rules(self) -> Any:
         """detectron2's names and layouts of everything besides the host."""
-        patch = self.encoder.patch_embed.patch_size[0]
-        return rules(patch, [[f"roi_heads.{part}.{i}" for part in BOX_HEAD] for i in range(len(WEIGHTS))])
+        return rules(
+            patch_side(self.encoder), [[f"roi_heads.{part}.{i}" for part in BOX_HEAD] for i in range(len(WEIGHTS))]
+        )
 
     def scored(
         self, pyramid: Any, images: Float[Array, "b h w c"], proposals: Proposals, sizes: Float[Array, "b 2"]

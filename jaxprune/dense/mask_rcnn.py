@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.dense.parts.base import map_features
 from jaxprune.dense.parts.detector import DetectionLoss, Detections, Detector, Objects, Sampling
-from jaxprune.dense.parts.published_detector import BOX_HEAD, rules
+from jaxprune.dense.parts.published_detector import BOX_HEAD, patch_side, rules
 from jaxprune.dense.parts.roi_heads import (
     BOX_BINS,
     MASK_BINS,
@@ -96,9 +96,7 @@ class MaskRCNN(Detector):
     @property
     def published_rules(self) -> Any:
         """detectron2's names and layouts of everything besides the host."""
-        patch = self.encoder.patch_embed.patch_size[0]
-        heads = [f"roi_heads.{part}" for part in BOX_HEAD]
-        return rules(patch, [heads])
+        return rules(patch_side(self.encoder), [[f"roi_heads.{part}" for part in BOX_HEAD]])
 
     def maps(
         self, images: Float[Array, "b h w c"], *, train: bool = False, key: PRNGKeyArray | None = None

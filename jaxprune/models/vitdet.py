@@ -181,12 +181,12 @@ class ViTDet(Host):
     def _check_places(self) -> None:
         merging = None
         for layer, block in enumerate(self.blocks):
-            reducer = block.reducer
+            reducer: Any = block.reducer
             changes = (
                 reducer is not None and reducer.drops is not True and reducer.num_tokens() < reducer.step.tokens_in
             )
             merging = layer if changes and merging is None else merging
-            early = changes and reducer.where in ("before", "ahead", "anew", "attention")
+            early = reducer is not None and changes and reducer.where in ("before", "ahead", "anew", "attention")
             if block.windows is not None and merging is not None and (merging < layer or early):
                 raise UserError(
                     f"Rows that merge at block {merging} have no place of their own in the windows of block {layer}: "

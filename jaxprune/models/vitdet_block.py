@@ -48,7 +48,8 @@ class ViTDetBlock(Block):
         self.head_dim = dim // num_heads
         rows, columns = (window, window) if window else table_grid
         table = lambda side: nnx.Param(jnp.zeros((2 * side - 1, self.head_dim), jnp.float32))
-        self.attn.rel_pos_h, self.attn.rel_pos_w = table(rows), table(columns)
+        attention: Any = self.attn
+        attention.rel_pos_h, attention.rel_pos_w = table(rows), table(columns)
 
     def project(self, normed: Float[Array, "b n d"], position: Float[Array, "b n 2"] | None = None) -> Heads:
         """Queries, keys and values; with further columns for relative positions, or for the place in a window.
@@ -124,7 +125,7 @@ class ViTDetBlock(Block):
     def _inside(self, heads: Heads, cells: Any, of_keys: Any) -> tuple[Array, Array, Array, Any]:
         """Queries, keys, values and biases of keys on the whole map; missing rows are 0, with the lowest bias."""
         if cells is None:
-            return (*heads, of_keys)
+            return heads.q, heads.k, heads.v, of_keys
         b, h, n, e = heads.q.shape
         patches = self.grid[0] * self.grid[1]
 
@@ -164,8 +165,9 @@ class ViTDetBlock(Block):
         """Adds the columns that make relative positions part of the scaled product."""
         q, k, v = heads
         e, width = self.head_dim, self.head_dim + sum(grid)
+        attention: Any = self.attn
         products, columns = [q * (width / e) ** 0.5], [k]
-        for axis, (side, table) in enumerate(zip(grid, (self.attn.rel_pos_h, self.attn.rel_pos_w), strict=True)):
+        for axis, (side, table) in enumerate(zip(grid, (attention.rel_pos_h, attention.rel_pos_w), strict=True)):
             distances = _of_length(table[...], 2 * side - 1).astype(q.dtype)
             # The product of each query with every distance, of which each key's is one.
             every = jnp.einsum("bhne,re->bhnr", q, distances) * width**0.5

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from absl import flags
@@ -31,7 +32,8 @@ from jaxprune.report.table import Table, column
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import METRICS
 
-START = "start"  # before the first phase
+START, END = "start", "end"  # before the first phase, after the last one
+TIMES = "times.json"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # By command: its config, and the directories that appear in its run, in order, as its phases begin.
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -167,18 +169,31 @@ def before(phase: str, phases: tuple[str, ...], whole: Path, folder: Path) -> No
         shutil.copy(whole / workdirs.CONFIG, folder)
 
 
-def measure(command: str, moments: int, finished: int, work: Path) -> Iterator[Row]:
-    """Yields a row for each phase of a command."""
+def undisturbed(command: str, work: Path) -> dict[str, float]:
+    """Returns {phase: seconds until it began} of a run that gets no signal, and when it ended; runs only once."""
     config, phases = COMMANDS[command]
+    if (work / TIMES).exists():
+        return json.loads((work / TIMES).read_text())
     run(config, work / "first")  # compiles
     with watching(work / "whole", phases) as times:
         whole = run(config, work / "whole")
     if whole.status or whole.raw:
         raise SystemExit(f"{command} ended with status {whole.status} {whole.raw}:\n{whole.printed[-2000:]}")
+    times = {**times, END: whole.seconds}
+    (work / TIMES).write_text(json.dumps(times))
+    return times
+
+
+def measure(command: str, only: Sequence[str], moments: int, finished: int, work: Path) -> Iterator[Row]:
+    """Yields a row for each phase of a command."""
+    config, phases = COMMANDS[command]
+    times = undisturbed(command, work)
     expected, folder = metrics(work / "whole"), work / "disturbed"
-    begins = [*times.values(), whole.seconds]
     kinds = itertools.cycle(SIGNALS)
-    for phase, begin, end in zip(times, begins[:-1], begins[1:], strict=True):
+    for phase, end in itertools.pairwise(times):
+        if only and phase not in only:
+            continue
+        begin, end = times[phase], times[end]
         counts = dict.fromkeys(("signals", "late", "lost", "raw", "other"), 0)
         slowest = 0.0
         for index in range(moments):
@@ -205,14 +220,18 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=tuple(COMMANDS), default=tuple(COMMANDS))
     parser.add_argument("--moments", type=int, default=12, help="in each phase")
     parser.add_argument("--finished", type=int, default=12, help="of these: signals after which the run is finished")
+    parser.add_argument("--phases", nargs="+", default=(), help="of the commands; all by default")
+    parser.add_argument("--work", type=Path, help="keeps the undisturbed runs for other phases")
     parser.add_argument("--out", type=Path, default=Path("signals.csv"))
     args = parser.parse_args()
     for number in SIGNALS:
         signal.signal(number, _outside)
     rows: list[Row] = []
     for command in args.only:
-        with tempfile.TemporaryDirectory() as folder:
-            for row in measure(command, args.moments, min(args.finished, args.moments), Path(folder)):
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = (args.work or Path(temporary)) / command
+            folder.mkdir(parents=True, exist_ok=True)
+            for row in measure(command, args.phases, args.moments, min(args.finished, args.moments), folder):
                 rows.append(row)
                 print(Table([row]).text(ends=False), file=sys.stderr, flush=True)
                 Table(rows).write_csv(args.out)

@@ -32,6 +32,7 @@ from jaxprune.errors import UserError, command
 from jaxprune.evaluate import Forward, run_over
 from jaxprune.evaluate.contestants import Runner, contestant
 from jaxprune.evaluate.forwards import pixels
+from jaxprune.measures.intervals import Interval
 from jaxprune.measures.knn import knn_classes
 from jaxprune.measures.linear_head import LinearHead, fit_linear_head
 from jaxprune.reduction import DENSE
@@ -268,7 +269,8 @@ def run():
             speed, ratio = speeds[key]
             entry |= {"images/s": speed, "speed-up": ratio.median, "lowest": ratio.low, "highest": ratio.high}
             share = ratio.median * entry["GFLOPs"] / rows[0]["GFLOPs"]
-            entry |= {"measured ÷ implied": share, "verdict": verdict(key, ratio.median, share)}
+            faster = Interval(ratio.median, ratio.low, ratio.high)
+            entry |= {"measured ÷ implied": share, "verdict": verdict(key, faster, share)}
     publish(args, rows, len(fitted), len(tested))
 
 

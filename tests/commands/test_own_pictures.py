@@ -36,7 +36,7 @@ def load(folder, arguments=""):
 def test_network_and_steps_follow_from_the_time_and_the_pictures(folder):
     config = load(folder, ",minutes=3")
     first, second = config.pretrain, config.finetune
-    assert (first.mim.img_size, first.mim.embed_dim, first.steps, second.steps) == (64, 96, 300, 150)
+    assert (first.mim.img_size, first.mim.embed_dim, first.steps, second.steps) == (64, 96, 500, 125)
     assert (first.max_minutes, second.max_minutes, config.scratch_time) == (1, 0.5, "equal")
     assert load(folder, ",minutes=30").pretrain.mim.embed_dim == 192
     assert load(folder, ",minutes=30,size=tiny").pretrain.mim.embed_dim == 96
@@ -59,11 +59,11 @@ def test_steps_set_the_length_and_stretch_the_schedule(folder):
     config = load(folder, ",minutes=3").pretrain
     config.batch_size = 4
     steps = length(config, 6)
-    assert steps == (1, 300)
+    assert steps == (1, 500)
     schedule = learning_rate(config, steps)
-    rates = [float(schedule(step)) for step in (0, 15, 30, 300)]
+    rates = [float(schedule(step)) for step in (0, 25, 50, 500)]
     # A tenth of the steps warms up, from 0 to the rate of batches of 4 and then down to 0.
-    assert rates == pytest.approx([0, 0.5 * 6e-3 * 4 / 256, 6e-3 * 4 / 256, 0], abs=1e-9)
+    assert rates == pytest.approx([0, 0.5 * 1.2e-2 * 4 / 256, 1.2e-2 * 4 / 256, 0], abs=1e-9)
     with pytest.raises(UserError, match="lower batch_size"):
         length(config, 3)
 
@@ -83,17 +83,15 @@ def test_nothing_is_held_out_without_labels(folder):
     assert [len(inputs.source(config, split)) for split in ("train", "eval")] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("scratch_time", "epochs", "steps", "minutes"), [("steps", 1, 150, 0.5), ("equal", 3, 450, 1.65)]
-)
-def test_scratch_is_as_long_as_fine_tuning_or_as_both_phases(folder, tmp_path, scratch_time, epochs, steps, minutes):
+@pytest.mark.parametrize(("scratch_time", "steps", "minutes"), [("steps", 125, 0.5), ("equal", 330, 1.65)])
+def test_scratch_is_as_long_as_fine_tuning_or_as_both_phases(folder, tmp_path, scratch_time, steps, minutes):
     config = load(folder, ",minutes=3")
     config.scratch_time = scratch_time
     for phase, seconds in (("pretrain", 60.0), ("finetune", 30.0)):
         (tmp_path / phase).mkdir()
-        workdirs.mark_complete(tmp_path / phase, {"seconds": seconds})
+        workdirs.mark_complete(tmp_path / phase, {"seconds": seconds, "steps": 110})
     settings = phase_config(config, "scratch", tmp_path)
-    assert (settings.epochs, settings.steps) == (epochs, steps)
+    assert settings.steps == steps
     assert settings.max_minutes == pytest.approx(minutes) and settings.optimizer.base_lr == 3e-3
 
 

@@ -9,13 +9,14 @@ import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 from test_killed import assert_equal, wait_for
 
 from jaxprune import checkpoints, commands, main, parallel
-from jaxprune.commands.segment import run as segment_run
+from jaxprune.commands.segment import networks
 from jaxprune.commands.shared import inputs as shared_inputs
 from jaxprune.data.maps.scenes import SceneMaps
 from jaxprune.errors import UserError
@@ -53,7 +54,7 @@ def test_a_run_has_scores_with_intervals_a_report_and_a_network(trained):
     assert counts.shape == (11, 11) and counts.sum() == 12 * 32 * 32
     assert np.diag(counts).sum() / counts.sum() == pytest.approx(summary["aacc"])
     model = checkpoints.load_model(workdir)
-    assert model(np.zeros((1, 32, 32, 3), np.float32)).shape == (1, 32, 32, 11)
+    assert model(jnp.zeros((1, 32, 32, 3))).shape == (1, 32, 32, 11)
 
 
 @pytest.mark.slow
@@ -74,7 +75,7 @@ def test_a_trained_network_is_tested_under_plans(trained, tmp_path):
 def test_a_frozen_encoder_keeps_its_weights_and_its_features_give_what_the_network_gives(tmp_path):
     summary = run(config("camvid.py:smoke"), tmp_path / "run")
     model = checkpoints.load_model(tmp_path / "run")
-    fresh = segment_run.networks.new(config("camvid.py:smoke"), 11)
+    fresh = networks.new(config("camvid.py:smoke"), 11)
     from jaxprune.nn.params import variables
 
     ours, before = variables(model), variables(fresh)
@@ -105,7 +106,7 @@ def folder(root, count=6):
 def test_a_folder_with_void_pixels(tmp_path):
     root = folder(tmp_path / "data")
     made = config("ade20k.py:smoke", batch_size=2, steps=2)
-    made.test = {"mode": "slide", "stride": (20, 20), "flip": True, "scales": (1.0, 1.5)}
+    made.test = {"mode": "slide", "stride": (20, 20), "flip": True, "scales": (1.0, 1.5), "batch_size": 0}
     made.data.update(source="folder", path=str(root), classes=str(root / "classes.txt"), reduce_zero_label=True)
     summary = run(made, tmp_path / "run")
     assert summary["void_share"] == pytest.approx(5 / 40) and summary["images"] == 6

@@ -220,7 +220,7 @@ def test_pruned_before_its_first_block(restore):
 
 def test_saved_with_its_scorer(tmp_path):
     model = small(exits="scores", keep_rates=(0.5, 0.25))
-    proposal = models.create("mobileone_s0", num_classes=3, rngs=nnx.Rngs(1))
+    proposal = models.create("mobileone_s0", **models.tiny("mobileone_s0"), num_classes=3, rngs=nnx.Rngs(1))
     fast = reduction.apply(model, Plan("from_scores", keep_rate=0.75), scorer=papr(model, proposal))
     checkpoints.save_model(fast, tmp_path / "seg.safetensors")
     loaded = checkpoints.load_model(tmp_path / "seg.safetensors")

@@ -86,6 +86,7 @@ def assert_losses(file, prefix, total, aux, norm):
     np.testing.assert_allclose(norm, file[f"{prefix}/grad_l2_all"], rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_matches(kind):
     file, _, parts, total, aux, maps, grads, norm = trained(KINDS[kind], kind)

@@ -109,6 +109,7 @@ def test_off_the_shelf_it_has_no_parameters_and_depends_on_no_seed(rng_key):
     np.testing.assert_array_equal(logits(fast), logits(first))
 
 
+@pytest.mark.slow
 def test_weights_with_a_score_bring_the_trained_form(rng_key, tmp_path):
     images = jax.random.normal(rng_key, (2, 16, 16, 3))
     learned = apply(small_vit(), PLAN.with_parameters(), rngs=nnx.Rngs(3))

@@ -8,12 +8,12 @@ import numpy as np
 
 from jaxprune.commands.shared import networks, reporting
 from jaxprune.config import Config
-from jaxprune.data.augment import normalize
 from jaxprune.data.broken import Unreadable
 from jaxprune.data.folder import read_example
 from jaxprune.data.joint.resize import resized
 from jaxprune.dense.parts.inference import probabilities
 from jaxprune.errors import UserError
+from jaxprune.nn.images import normalize
 from jaxprune.report.pictures.label_map import legend, overlay, palette
 from jaxprune.train.writer import Writer
 

@@ -81,9 +81,8 @@ def phase_config(config: Config, phase: str, workdir: Path) -> Config:
 
 def _lengthen(settings: Any, workdir: Path) -> None:
     """Makes training from scratch as long as the two other phases, which have to be complete."""
-    pretraining_seconds, seconds = (
-        workdirs.read_summary(workdir / phase)["seconds"] for phase in ("pretrain", "finetune")
-    )
-    times = (pretraining_seconds + seconds) / seconds
-    settings.update(epochs=times * settings.epochs, steps=round(times * settings.get("steps", 0)))
+    first, second = (workdirs.read_summary(workdir / phase) for phase in ("pretrain", "finetune"))
+    pretraining_seconds, seconds = first["seconds"], second["seconds"]
+    # As many times the steps that fine-tuning took, which its own limit on time may have cut.
+    settings.steps = max(round((pretraining_seconds + seconds) / seconds * second["steps"]), 1)
     settings.max_minutes = _SLACK * (pretraining_seconds + seconds) / 60

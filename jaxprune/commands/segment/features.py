@@ -9,12 +9,12 @@ import numpy as np
 from jaxprune import data as loader
 from jaxprune.commands.segment.settings import preprocessing
 from jaxprune.config import Config
-from jaxprune.data.augment import normalize
 from jaxprune.data.batch_reader import Batch
 from jaxprune.data.joint.segmentation import TrainMaps
 from jaxprune.data.loader import TrainBatches
 from jaxprune.data.order import Order
 from jaxprune.evaluate import Forward, Stacked, run_over
+from jaxprune.nn.images import normalize
 from jaxprune.nn.patch_embed import pair
 
 FEATURES = "features_{}"

@@ -53,7 +53,7 @@ def jittered_image(image: np.ndarray, target: Shape, jitter: Jitter) -> np.ndarr
     """Returns an image flipped, resized by Pillow's bilinear filter, which averages when it shrinks, and cropped."""
     size = jittered_size(image.shape[:2], target, jitter.scale)
     image = image[:, ::-1] if jitter.flip else image
-    resized = np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.BILINEAR))
+    resized = np.asarray(Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BILINEAR))
     top, left = crop_place(size, target, jitter.offset)
     return resized[top : top + target[0], left : left + target[1]]
 
@@ -116,9 +116,9 @@ def jittered_bitmap(pixels: np.ndarray, target: Shape, jitter: Jitter) -> np.nda
     """A bitmap after the jitter, by nearest neighbour, padded to the target."""
     size = jittered_size(pixels.shape[:2], target, jitter.scale)
     pixels = pixels[:, ::-1] if jitter.flip else pixels
-    resized = np.asarray(Image.fromarray(pixels.astype(np.uint8)).resize(size[::-1], Image.Resampling.NEAREST)).astype(
-        bool
-    )
+    resized = np.asarray(
+        Image.fromarray(pixels.astype(np.uint8)).resize((size[1], size[0]), Image.Resampling.NEAREST)
+    ).astype(bool)
     top, left = crop_place(size, target, jitter.offset)
     return pad(resized[top : top + target[0], left : left + target[1]], target, 0)
 
@@ -258,7 +258,7 @@ class TestObjects:
         """Returns the arrays of an example that change."""
         image = plain(example["image"])
         shape = shortest_edge(image.shape[:2], self.size, self.size)
-        resized = np.asarray(Image.fromarray(image).resize(shape[::-1], Image.Resampling.BILINEAR))
+        resized = np.asarray(Image.fromarray(image).resize((shape[1], shape[0]), Image.Resampling.BILINEAR))
         nothing = {name: np.zeros(0, np.float32) for name in ("boxes", "classes", "crowd", "masks") if name in example}
         return {
             **nothing,

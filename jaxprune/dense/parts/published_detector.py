@@ -31,6 +31,11 @@ def _convs_with_norm(published: str, path: str) -> tuple[Rule, ...]:
     return tuple(parts)
 
 
+def patch_side(encoder: Any) -> int:
+    """The height of a patch of a host; 16 for one without patches, whose levels are numbered as a ViT's."""
+    return getattr(getattr(encoder, "patch_embed", None), "patch_size", (16,))[0]
+
+
 def rules(patch_size: int, box_heads: Sequence[Sequence[str]]) -> tuple[Rule, ...]:
     """The rules of everything besides the host.
 

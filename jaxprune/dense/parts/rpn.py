@@ -106,7 +106,7 @@ class RPN(nnx.Module):
           sizes: (height, width) of each image without its padding.
         """
         before, after = (pair[0 if train else 1] for pair in (self.before_nms, self.after_nms))
-        of_image = lambda *parts: best_boxes(*parts, places, before=before, after=after)
+        of_image = lambda logits, offsets, size: best_boxes(logits, offsets, size, places, before=before, after=after)
         return Proposals(*jax.vmap(of_image)(*jax.lax.stop_gradient((list(logits), list(offsets), sizes))))
 
     def losses(

@@ -33,8 +33,10 @@ class DetectionCollector:
             valid = np.asarray(outputs.valid[row])
             extent, shape = (np.asarray(batch[name][row]) for name in ("extent", "shape"))
             masks = None if outputs.masks is None else np.asarray(outputs.masks[row])[valid]
-            parts = (np.asarray(part[row])[valid] for part in (outputs.boxes, outputs.scores, outputs.classes))
-            self.detections += self._of_image(self.image_ids[index], *parts, masks, extent, shape)
+            boxes, scores, classes = (
+                np.asarray(part[row])[valid] for part in (outputs.boxes, outputs.scores, outputs.classes)
+            )
+            self.detections += self._of_image(self.image_ids[index], boxes, scores, classes, masks, extent, shape)
 
     def _of_image(
         self, image: int, boxes: Any, scores: Any, classes: Any, masks: Any, extent: Any, shape: Any

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from support import golden, golden_names, in_names
 
-from jaxprune.data.augment import normalize
 from jaxprune.data.augment_maps import augment_maps, mirrored, normalize_padded
 from jaxprune.data.joint.crop import cropped, varied_box
 from jaxprune.data.joint.photometric import distorted
@@ -15,6 +14,7 @@ from jaxprune.data.joint.segmentation import TestMaps as Test
 from jaxprune.data.joint.segmentation import TrainMaps as Train
 from jaxprune.data.joint.segmentation import pad
 from jaxprune.errors import UserError
+from jaxprune.nn.images import normalize
 from jaxprune.ops.label_maps import IGNORED
 
 FILES = golden_names("dense/seg_transforms*")
