@@ -191,12 +191,12 @@ def different_device(claimed: Mapping[str, Any], measured: Mapping[str, Any]) ->
     return f"Speeds are not compared: the row was measured on {where}, and this is {measured['device']}."
 
 
-def _looks_like(device: str, other: str) -> bool:
+def _looks_like(device: str, second: str) -> bool:
     """Whether a reader takes two names for one: they differ in case, spaces, marks or letters that look alike.
 
     Digits never look like other digits: an RTX 3060 is no 3080, though both might be read as B.
     """
-    names = [re.sub("[^a-z0-9]", "", name.casefold()) for name in (device, other)]
+    names = [re.sub("[^a-z0-9]", "", name.casefold()) for name in (device, second)]
     for pair, letter in _LIGATURES.items():
         names = [name.replace(pair, letter) for name in names]
     pairs = list(zip(*names, strict=False))

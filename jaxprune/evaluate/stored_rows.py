@@ -59,8 +59,8 @@ def stored_rows(path: Path, name: str) -> StoredRows | np.ndarray:
                 shape, columns_first, dtype = reader(opened)
                 if shape and not columns_first and not dtype.hasobject:
                     header = opened.tell()
-                    with path.open("rb") as whole:
-                        return StoredRows(path, dtype, shape, start_of(whole, member) + header)
+                    with path.open("rb") as archive_file:
+                        return StoredRows(path, dtype, shape, start_of(archive_file, member) + header)
     with np.load(path) as loaded:
         return loaded[name]
 

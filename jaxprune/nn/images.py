@@ -68,10 +68,12 @@ def require_buildable(dtype: Any, rngs: Any) -> None:
 
 
 def normalize(
-    images: UInt8[Array, "b *sides c"], mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
+    images: UInt8[Array | np.ndarray, "b *sides c"],
+    mean: Sequence[float] = IMAGENET_MEAN,
+    std: Sequence[float] = IMAGENET_STD,
 ) -> Float[Array, "b *sides c"]:
     """Maps pixels, of images or of clips, to float32: (x / 255 - mean) / std, channel by channel."""
-    return of_unit(images.astype(jnp.float32) / 255.0, mean, std)
+    return of_unit(jnp.asarray(images, jnp.float32) / 255.0, mean, std)
 
 
 def of_unit(

@@ -48,12 +48,12 @@ def set_aside(tokens: Tokens, row_map: Int[Array, "b n"], count: int, num_prefix
 def joined(tokens: Tokens, waiting: Tokens, num_prefix_tokens: int) -> Tokens:
     """Tokens with the rows that waited behind their own."""
     rows = tokens.x.shape[1] - num_prefix_tokens
-    both = lambda first, second: jnp.concatenate([first, second.astype(first.dtype)], axis=1)
+    concatenated = lambda first, second: jnp.concatenate([first, second.astype(first.dtype)], axis=1)
     behind = jnp.where(waiting.assign >= 0, waiting.assign + rows, -1)
     return Tokens(
-        x=both(tokens.x, waiting.x),
-        size=both(tokens.size, waiting.size),
-        policy=both(tokens.policy, waiting.policy),
+        x=concatenated(tokens.x, waiting.x),
+        size=concatenated(tokens.size, waiting.size),
+        policy=concatenated(tokens.policy, waiting.policy),
         assign=jnp.where(tokens.assign >= 0, tokens.assign, behind),
-        position=both(tokens.position, waiting.position),
+        position=concatenated(tokens.position, waiting.position),
     )

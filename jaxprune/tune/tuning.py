@@ -121,8 +121,10 @@ def tune(
         rows.append(Row(plan.name, _gflops(plan.model), *estimated, tests.get(plan.name)))
     name, tuned = (best.name, best.model) if best else ("", network.dense)
     sizes = len(halves.first), len(halves.second)
-    own = next((label for label, fast in (healed or {}).items() if fast is tuned), "")
-    return Tuned(name, tuned, why, tuple(rows), tuple(plan.name for plan in front), table, bound, settings, sizes, own)
+    healed_name = next((label for label, fast in (healed or {}).items() if fast is tuned), "")
+    return Tuned(
+        name, tuned, why, tuple(rows), tuple(plan.name for plan in front), table, bound, settings, sizes, healed_name
+    )
 
 
 def _features(
@@ -237,12 +239,14 @@ def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bo
 def _require_alike(name: str, network: Any, dense: Any) -> None:
     if getattr(network, "plan", None) is None:
         raise UserError(f"The healed network {name} has no plan: give one that recover() or apply() returned.")
-    for what, value, expected in (
+    for quantity, value, expected in (
         ("image size", network.preprocessing.sides, dense.preprocessing.sides),
         ("number of classes", network.num_classes, dense.num_classes),
     ):
         if value != expected:
-            raise UserError(f"The healed network {name} has {what} {value}, the dense one {expected}: give its own.")
+            raise UserError(
+                f"The healed network {name} has {quantity} {value}, the dense one {expected}: give its own."
+            )
 
 
 def _trained(name: str, fast: Any, dense: Any, table: CostTable) -> Candidate:
@@ -318,8 +322,8 @@ class _Errors:
             labels = labels if labels.ndim == 1 else np.full(len(values), -1)
             return {"values": values.argmax(-1) if model.num_classes else values, "label": labels}
 
-        own = {"weights": plan.weights} if plan is not None and plan.weights else {}
-        arrays = self._store.arrays(f"{name} {part}", make, images=numbers.tolist(), **own)
+        key = {"weights": plan.weights} if plan is not None and plan.weights else {}
+        arrays = self._store.arrays(f"{name} {part}", make, images=numbers.tolist(), **key)
         return image_errors.Answers(arrays["values"], arrays["label"])
 
 

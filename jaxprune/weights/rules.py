@@ -209,7 +209,7 @@ def method_modules(model: Any, *, every_spelling: bool = False) -> dict[str, str
             published = f"{reducer.published}.{number}"
             paths[published] = path
         spellings = reducer.also_published if every_spelling else ()
-        for spelling in (published, *(other.format(layer=site.layer) for other in spellings)):
+        for spelling in (published, *(pattern.format(layer=site.layer) for pattern in spellings)):
             paths.update({f"{spelling}.{a}".rstrip("."): f"{path}.{b}" for a, b in reducer.renames.items()})
     return dict(sorted(paths.items(), key=lambda pair: -len(pair[0])))
 

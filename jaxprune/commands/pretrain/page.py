@@ -45,7 +45,7 @@ def describe(
         if pictures:
             content = "the encoder's input (masked patches are grey) and the reconstruction"
             note = f" {model.target.picture_note}" if model.target.picture_note else ""
-            which = "Held-out" if held_out else "Training"
-            caption = f"{which} images, {content}; thrown cells are marked.{note}"
+            subset = "Held-out" if held_out else "Training"
+            caption = f"{subset} images, {content}; thrown cells are marked.{note}"
             section.figure(reporting.read_picture(pictures[-1]), caption)
         reporting.broken_files(section, *sources)

@@ -76,8 +76,8 @@ class TokenEngine:
         for stage in range(1, self._stages):
             arriving = walk.tokens.x.shape[1] - self._prefix
             there = np.asarray(walk.tokens.policy)[:, self._prefix :] > 0
-            needed = int(there.sum(1).max())
-            rows = min((size for size in self.buckets if size >= needed), default=arriving)
+            longest = int(there.sum(1).max())
+            rows = min((size for size in self.buckets if size >= longest), default=arriving)
             walk, output = self._go_on(self._arrays, walk, stage, min(rows, arriving))
             self.rows.append(min(rows, arriving))
             self.calls[stage, self.rows[-1]] += 1

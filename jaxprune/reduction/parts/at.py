@@ -103,8 +103,8 @@ class At:
 
     def changed(self, **values: Any) -> "At":
         """The same step with another `layer`, `amount` or `options`."""
-        own = {"layer": self.layer, "amount": self.amount, "options": self.options, **values}
-        return At.of(method=self.reducer_class, position=self.position, restore=self.restore, **own)
+        values = {"layer": self.layer, "amount": self.amount, "options": self.options, **values}
+        return At.of(method=self.reducer_class, position=self.position, restore=self.restore, **values)
 
     def _key(self) -> tuple:
         return (self.layer, self.reducer_class, self.amount, self.position, self.restore, self.options)
@@ -127,7 +127,7 @@ class At:
 def row_settings(plan: Any) -> dict[str, str]:
     """The `position` and `restore` of a step or a plan by name, without those at their default."""
     values = {"position": (plan.position, POSITIONS), "restore": (plan.restore, RESTORES)}
-    return {name: value for name, (value, known) in values.items() if value != known[0]}
+    return {name: value for name, (value, choices) in values.items() if value != choices[0]}
 
 
 def check_options(cls: type[Reducer], options: Iterable[str], common: Iterable[str]) -> None:
