@@ -29,7 +29,7 @@ class Settings:
     minutes: float = 30.0
     steps: int = 0
     batch_size: int = 32
-    learning_rate: float = 1e-4
+    learning_rate: float = 1e-5
     weight_decay: float = 0.0
     trainable: str = "all"
     features: float = 1.0

@@ -60,6 +60,24 @@ def require_untrained(methods: Iterable[str]) -> None:
             )
 
 
+def require_alike(name: str, network: Any, dense: Any) -> None:
+    """Checks that a healed network can stand beside plans of the dense one.
+
+    Raises:
+      UserError: it has no plan, or reads or says something else.
+    """
+    if getattr(network, "plan", None) is None:
+        raise UserError(f"The healed network {name} has no plan: give one that recover() or apply() returned.")
+    for quantity, value, expected in (
+        ("image size", network.preprocessing.sides, dense.preprocessing.sides),
+        ("number of classes", network.num_classes, dense.num_classes),
+    ):
+        if value != expected:
+            raise UserError(
+                f"The healed network {name} has {quantity} {value}, the dense one {expected}: give its own."
+            )
+
+
 def plan(methods: Sequence[str], places: Sequence[int], kept: float) -> Plan:
     """Returns a plan that keeps a fraction `kept` of the patches in the end, with equal rates at every step.
 

@@ -14,9 +14,10 @@ from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.nn.host import Host
 from jaxprune.reduction import DENSE
 from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing
-from jaxprune.tune.candidates import Candidate, candidates, default_places, require_untrained
+from jaxprune.tune.candidates import Candidate, candidates, default_places, require_alike, require_untrained
 from jaxprune.tune.copies import first_of_copies
 from jaxprune.tune.cost_table import Cost, CostTable
+from jaxprune.tune.halves import Halves, halved, require_enough
 from jaxprune.tune.pareto_testing import Tested
 from jaxprune.tune.requirement import Bound
 from jaxprune.tune.search import SHARES, Searched, search, thinned
@@ -79,7 +80,7 @@ def tune(
         raise UserError(f"images={quoted(images)} are no array of images, (n, h, w, 3): see data.load_images.")
     settings = settings or Settings()
     show, count = (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
-    _require_enough(count, bound.check(), settings)
+    require_enough(count, bound.check(), settings)
     _log.info("%s", pareto_testing.images_needed(count // 2, bound.risk, settings.delta))
     network = _Networks.of(model, settings, smaller, healed or {})
     keep = (store or Store()).under(
@@ -89,7 +90,7 @@ def tune(
     features = _features(network.dense, show, count, mesh, programs, keep)
     find = lambda: {"first": first_of_copies(show, count, features)}
     firsts = keep.arrays("copies", find, images=count, features=features is not None)["first"]
-    halves = _halves(np.unique(firsts), count, bound, settings)
+    halves = halved(np.unique(firsts), count, bound, settings)
     _log.info("Timing the blocks of the dense network and of %s on this device.", ", ".join(network.methods))
     table = _cost_table(network, settings, keep)
     errors = _Errors(network.dense, show, halves, bound, settings, mesh, keep, programs)
@@ -144,30 +145,6 @@ def _features(
     return store.arrays("features", make, images=count)["features"]
 
 
-class _Halves(NamedTuple):
-    """Indices of the estimation images and of the test images."""
-
-    first: np.ndarray
-    second: np.ndarray
-
-
-def _require_enough(count: int, bound: Bound, settings: Settings, copies: str = "") -> None:
-    fewest = 4 if bound.risk == 1 else max(4, pareto_testing.fewest_images(bound.risk, settings.delta))
-    if count // 2 < fewest:
-        raise UserError(
-            f"{count} images are too few{copies}: half of them test, and to show a risk of at most {bound.risk:.3g} "
-            f"with confidence {1 - settings.delta:.3g} takes {fewest} without an error. Give {2 * fewest} or more."
-        )
-
-
-def _halves(distinct: np.ndarray, count: int, bound: Bound, settings: Settings) -> _Halves:
-    """Splits images at random; of copies only the first counts, or they would be on both sides."""
-    if len(distinct) < count:
-        _require_enough(len(distinct), bound, settings, f" ({count - len(distinct)} of {count} are copies of others)")
-    order = np.random.default_rng(settings.seed).permutation(len(distinct))
-    return _Halves(*np.split(distinct[order], [len(order) - len(order) // 2]))
-
-
 class _Networks(NamedTuple):
     """The networks of a tuning.
 
@@ -196,7 +173,7 @@ class _Networks(NamedTuple):
         trained = {model.plan.text: model} if model.plan is not None and model.plan.steps_for(depth) else {}
         dense = reduction.apply(model, reduction.Plan(steps=()), img_size=size) if trained else model
         for name, network in healed.items():
-            _require_alike(name, network, dense)
+            require_alike(name, network, dense)
             trained |= {f"{name}: {network.plan.text}": network}
         smaller = next_smaller(dense) if smaller is None else smaller
         if smaller is not None and not isinstance(smaller, Host):
@@ -236,19 +213,6 @@ def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bo
     return searched._replace(promising=[*searched.promising, *trained])
 
 
-def _require_alike(name: str, network: Any, dense: Any) -> None:
-    if getattr(network, "plan", None) is None:
-        raise UserError(f"The healed network {name} has no plan: give one that recover() or apply() returned.")
-    for quantity, value, expected in (
-        ("image size", network.preprocessing.sides, dense.preprocessing.sides),
-        ("number of classes", network.num_classes, dense.num_classes),
-    ):
-        if value != expected:
-            raise UserError(
-                f"The healed network {name} has {quantity} {value}, the dense one {expected}: give its own."
-            )
-
-
 def _trained(name: str, fast: Any, dense: Any, table: CostTable) -> Candidate:
     steps = fast.plan.steps_for(len(fast.sites()))
     methods = tuple(dict.fromkeys(at.method for at in steps))
@@ -269,7 +233,7 @@ class _Errors:
         self,
         dense: Any,
         show: Show,
-        halves: _Halves,
+        halves: Halves,
         bound: Bound,
         settings: Settings,
         mesh: Mesh,

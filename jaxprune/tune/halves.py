@@ -1,0 +1,42 @@
+"""The halves of the images: one to estimate risks with, one to test with."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxprune.errors import UserError
+from jaxprune.tune import pareto_testing
+from jaxprune.tune.requirement import Bound
+from jaxprune.tune.tuned import Settings
+
+
+class Halves(NamedTuple):
+    """Indices of the estimation images and of the test images."""
+
+    first: np.ndarray
+    second: np.ndarray
+
+
+def require_enough(count: int, bound: Bound, settings: Settings, copies: str = "") -> None:
+    """Checks that half of so many images can show the bound.
+
+    Args:
+      copies: what to say of images that do not count.
+
+    Raises:
+      UserError: they are too few.
+    """
+    fewest = 4 if bound.risk == 1 else max(4, pareto_testing.fewest_images(bound.risk, settings.delta))
+    if count // 2 < fewest:
+        raise UserError(
+            f"{count} images are too few{copies}: half of them test, and to show a risk of at most {bound.risk:.3g} "
+            f"with confidence {1 - settings.delta:.3g} takes {fewest} without an error. Give {2 * fewest} or more."
+        )
+
+
+def halved(distinct: np.ndarray, count: int, bound: Bound, settings: Settings) -> Halves:
+    """Splits images at random; of copies only the first counts, or they would be on both sides."""
+    if len(distinct) < count:
+        require_enough(len(distinct), bound, settings, f" ({count - len(distinct)} of {count} are copies of others)")
+    order = np.random.default_rng(settings.seed).permutation(len(distinct))
+    return Halves(*np.split(distinct[order], [len(order) - len(order) // 2]))
