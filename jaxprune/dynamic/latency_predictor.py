@@ -75,7 +75,7 @@ class LatencyPredictor:
     """Predicts the time of operations on a device.
 
     >>> round(1e3 * LatencyPredictor(HARDWARE["tx2"]).conv(64, 64, 56, 3).total, 3)
-    0.443
+    0.393
 
     Args:
       hardware: the device.

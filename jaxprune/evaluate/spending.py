@@ -58,7 +58,7 @@ class Point:
     cost: tuple[float, float, float] = column("cost", "GMAC", format=".4g", ends=("5 %", "95 %"))
     shares: str = column("shares of the exits")
     images: int = column("images")
-    speed: tuple[float, float, float] | None = column("images/s", format=".4g", best="max", ends=("least", "most"))
+    speed: tuple[float, float, float] | None = column("images/s", format=".4g", ends=("least", "most"))
     thresholds: tuple[float, ...] = ()
 
 

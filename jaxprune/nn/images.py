@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, Real
 
 from jaxprune.errors import UserError, quoted
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Normalisation
@@ -68,7 +68,7 @@ def require_buildable(dtype: Any, rngs: Any) -> None:
 
 
 def normalize(
-    images: UInt8[Array | np.ndarray, "b *sides c"],
+    images: Real[Array | np.ndarray, "b *sides c"],
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
 ) -> Float[Array, "b *sides c"]:

@@ -24,8 +24,8 @@ def warmup_poly(
     During the warm-up the rate is multiplied by 1 - (1 - t / warmup_steps) (1 - warmup_ratio).
 
     >>> rate = warmup_poly(1e-4, 160_000, warmup_steps=1500)
-    >>> float(rate(0)), float(rate(80_000))
-    (1e-10, 5e-05)
+    >>> f"{float(rate(0)):.0e}", f"{float(rate(80_000)):.0e}"
+    ('1e-10', '5e-05')
 
     Args:
       lr: learning rate at the first step, without the warm-up.

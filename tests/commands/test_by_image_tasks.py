@@ -46,7 +46,7 @@ def test_a_trained_network_is_loaded_and_evaluated(name, tmp_path):
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"scorer": "papr"}, "scorer"), ({"run": "runs/x"}, "run"), ({"loss": "asymmetric"}, "loss")],
+    [({"trainable_blocks": 2}, "trainable_blocks"), ({"loss": "asymmetric"}, "loss")],
 )
 def test_settings_of_other_networks_are_refused(settings, message, tmp_path):
     with pytest.raises(UserError, match=f"without {message}"):

@@ -15,11 +15,12 @@ from flax import nnx
 from PIL import Image
 from support import golden
 
-from jaxprune import checkpoints, commands, flops, main, models, reduction
+from jaxprune import checkpoints, commands, dynamic, flops, main, models, reduction
 from jaxprune.checkpoints.build import build
 from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.store import load_params
 from jaxprune.commands import prune
+from jaxprune.commands.finetune import by_image
 from jaxprune.commands.shared import inputs, networks
 from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import proposals, pruning
@@ -402,7 +403,10 @@ def test_every_config_builds_its_networks_abstractly(path):
         for kind in ("mim", "model"):
             # What inspects a network names none by default.
             if kind in phase and (kind == "mim" or phase[kind].name):
-                arguments = phase[kind].to_dict() if kind == "mim" else networks.model_arguments(phase)
+                if kind == "model" and phase.model.name in dynamic.methods():
+                    kind, arguments = "dynamic", by_image.arguments(phase, num_classes=10)
+                else:
+                    arguments = phase[kind].to_dict() if kind == "mim" else networks.model_arguments(phase)
                 abstract = nnx.eval_shape(lambda k=kind, a=arguments: build(k, a, rngs=nnx.Rngs(0)))
                 assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(abstract))) > 1000
 

@@ -266,6 +266,6 @@ def test_every_stage_is_announced(classifier, counting_device, caplog):
     with caplog.at_level("INFO", logger="jaxprune"):
         tune(classifier, images(), bound=Bound("agreement", 0.5), settings=QUICK)
     lines = [record.message for record in caplog.records if record.name == "jaxprune.tune.tuning"]
-    assert [line.partition(" ")[0] for line in lines] == ["A", "Timing", "Estimating", "Timing", "Testing"]
+    assert [line.partition(" ")[0] for line in lines] == ["A", "Looking", "Timing", "Estimating", "Timing", "Testing"]
     # P(Bin(20, .5) <= 6) is .058, and .13 for 7.
     assert "needs 4 test images without an error; 20 may have 6" in lines[0]

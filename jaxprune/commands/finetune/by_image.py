@@ -57,7 +57,9 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     """Trains the network, and writes checkpoints, metrics and a report to `workdir`."""
     _require_own_settings(config)
     training = Training.of(config, workdir)
-    model = build("dynamic", _arguments(config, training), dtype=config.dtype, rngs=nnx.Rngs(config.seed))
+    model = build(
+        "dynamic", arguments(config, training.train.num_classes), dtype=config.dtype, rngs=nnx.Rngs(config.seed)
+    )
     if config.model.weights:
         # Of a static network; its gates start open.
         model = load_pretrained(model, config.model.weights, new=("*masker_*",))
@@ -133,13 +135,13 @@ def _statistics(model: Segmented) -> list[str]:
     return [name for name, value in variables(model).items() if isinstance(value, nnx.BatchStat)]
 
 
-def _arguments(config: Config, training: Training) -> dict[str, Any]:
+def arguments(config: Config, num_classes: int) -> dict[str, Any]:
     """The arguments of `dynamic.create` in `config.model`."""
     model = {name: value for name, value in config.model.to_dict().items() if name not in ("weights", "class_names")}
     takes = parameters(dynamic.methods()[model["name"]])
     lacked = {name for name, values in _OF_OTHERS.items() if name not in takes and model.get(name) in values}
     side = config.data.img_size
-    sizes = {"img_size": side if isinstance(side, int) else side[0], "num_classes": training.train.num_classes}
+    sizes = {"img_size": side if isinstance(side, int) else side[0], "num_classes": num_classes}
     return {
         **sizes,
         **{name: value for name, value in model.items() if name not in lacked},

@@ -43,7 +43,7 @@ def describe(
         }
     )
     caps = {phase: phase_config(config, phase, workdir).max_minutes * 60 for phase in summaries}
-    section.text(did_it_help(tuned, scratch, equal_time=config.get("scratch_time") == "equal"))
+    section.text(did_it_help(tuned, scratch, equal_time=config.scratch_time == "equal"))
     section.table(
         [
             {"phase": p, "steps": s["steps"], "of": s["planned_steps"], "seconds": round(s["seconds"]), "cap": caps[p]}

@@ -65,7 +65,7 @@ def phase_config(config: Config, phase: str, workdir: Path) -> Config:
     settings.seed = config.seed
     if phase == "scratch":
         settings.optimizer.update(config.scratch)
-        if config.get("scratch_time") == "equal":
+        if config.scratch_time == "equal":
             _lengthen(settings, workdir)
     pretrained = str(workdir / "pretrain")
     if phase == "finetune":

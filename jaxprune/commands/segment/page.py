@@ -58,7 +58,7 @@ class NetworkRow:
     difference: Interval | None = column("difference", format="+.3g", ends=("low", "high"))
     pixel_accuracy: Interval = column("aAcc", format=".3g", ends=("low", "high"))
     agreement: float = column("agreement", format=".4g")
-    images_per_second: float | None = column("images/s", format=".3g", best="max", default=None)
+    images_per_second: float | None = column("images/s", format=".3g", default=None)
     promise: Promise | None = None
 
 

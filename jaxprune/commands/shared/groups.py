@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-from jaxprune import models, parallel
+from jaxprune import dynamic, models, parallel
 from jaxprune import open as door
 from jaxprune.commands.shared.settings import ABSENT, Settings, choice, number, path, record, refused, setting
 from jaxprune.config import Config
@@ -143,8 +143,18 @@ class Sizes:
 class Model(Sizes):
     """`config.model`: a published file, and the name and the arguments of its network."""
 
-    name: str = setting("", "name of the model", lambda name: name and models.arguments(name))
+    name: str = setting("", "name of the model", lambda name: require_network(name))
     weights: str = path("", "a published file", "weights file", besides=(door.RANDOM,))
+
+
+def require_network(name: str) -> None:
+    """Checks that a network has a name, if it is not empty: one of `models`, or one of `dynamic`.
+
+    Raises:
+      UserError: there is no such network.
+    """
+    if name and name not in dynamic.methods():
+        models.arguments(name)
 
 
 @record(is_open=True)

@@ -32,7 +32,7 @@ class Length(NamedTuple):
 def length(config: Config, num_examples: int) -> Length:
     """Steps per epoch (the remainder is dropped) and of the whole run, which `config.steps` or `config.epochs` sets."""
     per_epoch = num_examples // config.batch_size
-    total = config.get("steps", 0) or int(per_epoch * config.epochs)
+    total = config.steps or int(per_epoch * config.epochs)
     if min(total, per_epoch) < 1:
         raise UserError(
             f"{config.epochs} epochs of {num_examples} examples in batches of {config.batch_size} give no step: "
@@ -45,7 +45,7 @@ def learning_rate(config: Config, steps: Length, scale: float = 1.0) -> optimize
     """The warm-up and cosine or step schedule of `config.optimizer`; the rate is scaled by batch size and `scale`."""
     settings = config.optimizer
     rate = scale * optimizer.effective_lr(settings.base_lr, config.batch_size, settings.lr_norm)
-    epochs = steps.total / steps.per_epoch if config.get("steps", 0) else config.epochs
+    epochs = steps.total / steps.per_epoch if config.steps else config.epochs
     stretch = epochs / config.epochs
     warmup = stretch * min(settings.warmup_epochs, config.epochs)
     if settings.milestones:

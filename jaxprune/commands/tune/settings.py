@@ -24,7 +24,7 @@ class Settings(inspection.NetworkInspection):
 
     FIRST = (
         *("run", "model.weights", "model.name", "bound", "value"),
-        *("methods", "healed", "num_images", "data.source", "data.path", "batch_size"),
+        *("methods", "healed", "num_images", "data.source", "data.path"),
     )
 
     batch_size: int = number(8, "whose cost counts: 1 for the latency of a single image", at_least=1)

@@ -41,8 +41,8 @@ def to_hsv(image: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h w 3"]:
 def to_rgb(hsv: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h w 3"]:
     """Returns the RGB image of hue, saturation and value.
 
-    >>> to_rgb(np.array([[[0, 255, 255], [90, 255, 128]]], np.uint8)).tolist()
-    [[[255, 0, 0], [0, 128, 128]]]
+    >>> to_rgb(np.array([[[0, 255, 255], [90, 255, 255]]], np.uint8)).tolist()
+    [[[255, 0, 0], [0, 254, 255]]]
     """
     wide = hsv.astype(np.float32)
     hue, saturation, value = wide[..., 0] * np.float32(6 / _HUES), wide[..., 1], wide[..., 2]

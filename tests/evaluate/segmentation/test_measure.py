@@ -93,7 +93,7 @@ def test_sizes_and_canvases():
     assert shapes_of(Cut(3, 48)) == [(40, 48), (32, 40), (44, 36)]
     groups = time.groups(shapes_of(Cut(6, 48)))
     assert sorted(index for indices, _ in groups for index in indices) == list(range(6))
-    with pytest.raises(UserError, match="Choose one of: whole, slide"):
+    with pytest.raises(UserError, match="Choose one of: slide, whole"):
         Time((32, 32), "crop")
     with pytest.raises(UserError, match="one scale"):
         Time((32, 32), "whole", scales=(1.0, 2.0))
