@@ -265,6 +265,11 @@ def merge(
         return row_map.at[second].set(num_unmerged + jnp.arange(num_b, dtype=jnp.int32))
 
     row_map = jax.vmap(one)(pairs, merged)
+    # Where only the row of A is present, it is the one that stays.
+    number = jnp.where(size[:, first] > 0, 1 + jnp.arange(merged.shape[1], dtype=jnp.int32), 0)[:, None, :]
+    present_a = by_rows(lambda ids: jnp.where(joins(ids), number, 0).max(2), ids_b, size=kernels.row_block())
+    kept_b = jnp.where((size[:, second] == 0) & (present_a > 0), first.start + 2 * (present_a - 1), kept_b)
+    kept = jnp.concatenate([first.start + 2 * pairs.unmerged, kept_b], axis=1)
 
     def joined(values: Array, values_b: Array) -> Array:
         unmerged = take(values[:, num_prefix_tokens:][:, first], pairs.unmerged, 0)
