@@ -1,5 +1,7 @@
 """A traced function in primitives that an ONNX converter supports: one flat list, without loops and scatters."""
 
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,6 +74,8 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[An
             outputs = [_row(inputs)]
         elif name == "pad" and _only_adds(params["padding_config"]):
             outputs = [_padded(inputs, params["padding_config"])]
+        elif name == "reduce_window_max" and _are_tiles(params):
+            outputs = [_largest_of_tiles(inputs[0], params["window_dimensions"])]
         else:
             outputs = equation.primitive.bind(*inputs, **params)
             outputs = outputs if equation.primitive.multiple_results else [outputs]
@@ -135,6 +139,25 @@ def _padded(inputs: Sequence[Any], config: Sequence[tuple[int, int, int]]) -> Ar
     return operand
 
 
+def _are_tiles(params: Any) -> bool:
+    """Whether windows lie side by side, without gaps or padding."""
+    return (
+        tuple(params["window_dimensions"]) == tuple(params["window_strides"])
+        and not any(side for sides in params["padding"] for side in sides)
+        and set(params["base_dilation"]) == set(params["window_dilation"]) == {1}
+    )
+
+
+def _largest_of_tiles(x: Array, window: Sequence[int]) -> Array:
+    """The largest value of each tile, channels wherever they are; jax2onnx only pools with the channels second."""
+    ends = [size // side * side for size, side in zip(x.shape, window, strict=True)]
+    parts = [
+        x[tuple(slice(start, end, side) for start, end, side in zip(place, ends, window, strict=True))]
+        for place in itertools.product(*map(range, window))
+    ]
+    return functools.reduce(jnp.maximum, parts)
+
+
 def _scattered(name: str, inputs: Sequence[Any], numbers: Any, mode: Any) -> Array:
     """The result of a scatter along one axis, image by image: each position selects the updates addressed to it.
 
@@ -152,6 +175,12 @@ def _scattered(name: str, inputs: Sequence[Any], numbers: Any, mode: Any) -> Arr
         return _set_one(name, operand, places[0], updates, axes[0])
     if lead == 1 and single and len(axes) == 1 and axes == tuple(numbers.inserted_window_dims) == (2,):
         return _scattered_column(name, operand, places, updates)
+    if along and not (lead or single) and places.ndim == 2 and len(windows) == operand.ndim - 1 == updates.ndim - 1:
+        # Along any axis: that axis comes first, in the operand as in the updates.
+        (front,) = set(range(updates.ndim)) - set(windows)
+        operand, updates = jnp.moveaxis(operand, axes[0], 0), jnp.moveaxis(updates, front, 0)
+        rows = _scattered_rows(name, operand[None], places[None], updates[None], mode)[0]
+        return jnp.moveaxis(rows, 0, axes[0])
     behind = lead if single else lead + 1
     if not (
         along
