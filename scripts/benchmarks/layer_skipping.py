@@ -24,7 +24,12 @@ from jaxprune.nn.params import jitted
 
 def opened(args, rate, images):
     """A network whose gates open for a share of the images."""
-    sizes = {"img_size": args.size, "layers": tuple(args.layers), "width": args.width}
+    sizes = {
+        "img_size": args.size,
+        "layers": tuple(args.layers),
+        "width": args.width,
+        "modes": ("layer",) * len(args.layers),
+    }
     model = dynamic.create("laudnet", **sizes, num_classes=10, rngs=nnx.Rngs(0))
     x = model.stem(normalized(images, model.preprocessing))
     for block in model.blocks.values():

@@ -32,15 +32,16 @@ from jaxprune.report.table import Table, column
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import METRICS
 
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 START, END = "start", "end"  # before the first phase, after the last one
 TIMES = "times.json"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # By command: its config, and the directories that appear in its run, in order, as its phases begin.
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "quickstart": ("configs/quickstart.py:smoke", ("pretrain", "finetune", "scratch", "ranker", "pruned")),
-    "analyse": ("configs/analyse.py:smoke", ("train", "observed")),
-    "evaluate": ("configs/evaluate.py:smoke", ("train",)),
-    "tune": ("configs/tune.py:smoke", ("train", "tuned")),
+    "quickstart": (f"{CONFIGS}/quickstart.py:smoke", ("pretrain", "finetune", "scratch", "ranker", "pruned")),
+    "analyse": (f"{CONFIGS}/analyse.py:smoke", ("train", "observed")),
+    "evaluate": (f"{CONFIGS}/evaluate.py:smoke", ("train",)),
+    "tune": (f"{CONFIGS}/tune.py:smoke", ("train", "tuned")),
 }
 
 
