@@ -24,12 +24,10 @@ from jaxprune.nn.params import jitted
 
 def opened(args, rate, images):
     """A network whose gates open for a share of the images."""
-    sizes = {
-        "img_size": args.size,
-        "layers": tuple(args.layers),
-        "width": args.width,
-        "modes": ("layer",) * len(args.layers),
-    }
+    stages = len(args.layers)
+    sizes = {"img_size": args.size, "layers": tuple(args.layers), "width": args.width, "modes": ("layer",) * stages}
+    ones = ("granularity", "mask_groups", "channel_granularity", "masker_layers")
+    sizes |= dict.fromkeys(ones, (1,) * stages) | {"maskers": ("mlp",) * stages, "reduction": (16,) * stages}
     model = dynamic.create("laudnet", **sizes, num_classes=10, rngs=nnx.Rngs(0))
     x = model.stem(normalized(images, model.preprocessing))
     for block in model.blocks.values():
