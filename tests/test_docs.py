@@ -103,7 +103,8 @@ def run(path: Path, names: dict) -> None:
 
 
 # An engine decides on the host, so the examples of networks with exits run; those of other methods are traced.
-METHODS = [path for path in pages() if path.parent.name in FAMILIES and path.parent.name != "dynamic" and python(path)]
+ON_HOST = [path for path in pages() if path.parent.name == "dynamic" or path.name == "dtop.md"]
+METHODS = [path for path in pages() if path.parent.name in FAMILIES and path not in ON_HOST and python(path)]
 GUIDES = [path for path in pages() if path not in METHODS and python(path)]
 
 

@@ -88,7 +88,7 @@ def _agglomerate(distance: Array, absent: Array, num_clusters: int, linkage: str
         smallest = jnp.where(is_first[None, :], in_blocks(joined).min(1), smallest)
         smallest = jnp.where(is_second[None, :], jnp.inf, smallest)
         for place in (first, second):
-            block = place // width
+            block = jax.lax.div(place, jnp.int32(width))  # both are positive; ONNX has no rounding division
             smallest = jnp.where(numbers[:, None] == block, in_blocks(distance)[block].min(0)[None, :], smallest)
         counts = jnp.where(is_first, counts + counts[second], counts)
         heights = jnp.where(jnp.arange(heights.shape[0]) == step, height, heights)

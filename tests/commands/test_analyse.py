@@ -66,7 +66,7 @@ def test_what_the_config_trains_is_analysed_too(tmp_path):
     (sinkhorn,) = [row for row in rows if "sinkhorn" in row["plan"]]
     assert summary["networks and plans"] == len(rows) and int(sinkhorn["images"]) == 12
     before = (tmp_path / "train_sinkhorn" / "metrics.jsonl").read_bytes()
-    assert load_model(tmp_path / "train_sinkhorn").plan.method == "sinkhorn"
+    assert load_model(tmp_path / "train_sinkhorn").plan.text.startswith("sinkhorn@")
     commands.find(config.task)(config, tmp_path)
     assert (tmp_path / "train_sinkhorn" / "metrics.jsonl").read_bytes() == before
 

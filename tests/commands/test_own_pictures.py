@@ -1,11 +1,9 @@
 """A few hundred pictures of your own, and minutes: sizes, steps, what is held out, and the verdict on pre-training."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 from PIL import Image
 
 from jaxprune import main
@@ -93,12 +91,6 @@ def test_scratch_is_as_long_as_fine_tuning_or_as_both_phases(folder, tmp_path, s
     settings = phase_config(config, "scratch", tmp_path)
     assert settings.steps == steps
     assert settings.max_minutes == pytest.approx(minutes) and settings.optimizer.base_lr == 3e-3
-
-
-def test_runs_recorded_before_have_the_old_scratch(folder, tmp_path):
-    config = ConfigDict(json.loads(load(folder, ",minutes=3").to_json()))
-    del config["scratch_time"]
-    assert phase_config(config, "scratch", tmp_path).max_minutes == 0.5
 
 
 def summary(right, images=50):

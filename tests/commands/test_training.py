@@ -59,7 +59,7 @@ def old_run(tmp_path):
     record = json.loads((tmp_path / "config.json").read_text())
     for phase in ("pretrain", "finetune", "ranker"):
         del record["config"][phase]["optimizer"]["name"]
-    del record["config"]["pruned"]["data"]["cutout"]
+    del record["config"]["pruned"]["data"]["cutout"], record["config"]["scratch_time"]
     (tmp_path / "config.json").write_text(json.dumps(record))
     return tmp_path, config
 

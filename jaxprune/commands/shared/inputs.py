@@ -64,9 +64,9 @@ def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
 
 def nothing_held_out(config: Config) -> bool:
     """Whether a run trains on all images of a folder: where there are no labels and no splits, none is kept back."""
-    data = config.data
-    unlabelled = data.source == "folder" and not data.labels
-    return unlabelled and config.task in _WITHOUT_LABELS and is_split_here(data.path, data.eval_split)
+    if config.task not in _WITHOUT_LABELS or config.data.source != "folder":
+        return False
+    return not config.data.labels and is_split_here(config.data.path, config.data.eval_split)
 
 
 def train_batches(config: Config, examples: Any, beside: Any = None) -> Any:
