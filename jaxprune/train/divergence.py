@@ -61,8 +61,8 @@ def check_sound(state: TrainState, step: int, store: CheckpointStore) -> None:
 
 @jax.jit
 def _soundness(state: TrainState) -> list[jax.Array]:
-    # Some optimizers store an infinity on purpose (the best loss so far); none stores a NaN. One flag an array: a single
-    # one for 1,800 arrays takes XLA a minute to compile, and these five seconds.
+    # Some optimizers store an infinity on purpose (the best loss so far); none stores a NaN. One flag an array: a
+    # single one for 1,800 arrays takes XLA a minute to compile, and these five seconds.
     finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.params)]
     return finite + [~jnp.any(jnp.isnan(leaf)) for leaf in jax.tree.leaves((state.opt_state, state.extra))]
 
