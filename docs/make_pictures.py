@@ -1,16 +1,32 @@
-"""Draws the pictures of the concepts page: `python docs/make_pictures.py` writes into docs/pictures/."""
+"""Draws the pictures of the front and of the concepts page into docs/pictures/.
 
+`python docs/make_pictures.py` draws those of the concepts page. With `--weights=FILE`, the weights of a DINOv2 ViT-S/14
+(`vit_small_patch14_dinov2`), it also draws the front page's and prints the numbers of its caption; the photographs are
+those of scikit-image (`pip install scikit-image`).
+"""
+
+import argparse
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-from PIL import Image
+from flax import nnx
+from PIL import Image, ImageDraw
 
-from jaxprune.data import Scenes
+import jaxprune
+from jaxprune.data import Scenes, load_images
+from jaxprune.nn.params import jitted
 from jaxprune.nn.tokens import coordinates
 from jaxprune.ops.patches import patchify
+from jaxprune.reduction import Plan, apply
 from jaxprune.reduction.kmedoids import kmedoids
 from jaxprune.reduction.parts.radial_patterns import disc, radii
+from jaxprune.report.pictures.base import INK, MUTED, to_uint8
+from jaxprune.report.pictures.layout import beside
+from jaxprune.report.pictures.marks import mask_patches
+from jaxprune.report.pictures.text import load_font
 from jaxprune.report.pictures.token_groups import token_groups
 
 OUT = Path(__file__).parent / "pictures"
@@ -66,7 +82,72 @@ def block() -> None:
     (OUT / "block.svg").write_text("\n".join([*lines, "</svg>"]) + "\n")
 
 
+PHOTOS = ("coffee", "astronaut", "chelsea", "rocket")  # of scikit-image; the first one is drawn
+DRAWS, SHOWN, GAP, STRIP = 20, 320, 14, 70  # draws of Random; pixels of a panel, between panels, of text below
+DARK = (24, 28, 34)
+PLANS = {"Random": "random:keep_rate=0.5", "Top-K": "topk:keep_rate=0.5", "ATC": "atc:keep_rate=0.5"}
+
+
+def front(weights: str) -> None:
+    """Draws what three plans at half of the FLOPs leave of a photograph, and prints how near their features are."""
+    try:
+        photographs = import_module("skimage.data")
+    except ImportError:
+        raise SystemExit("The photographs of the front picture are scikit-image's: pip install scikit-image") from None
+    photos = [getattr(photographs, name)() for name in PHOTOS]
+    model = jaxprune.models.create("vit_small_patch14_dinov2", img_size=224, rngs=nnx.Rngs(0))
+    jaxprune.checkpoints.load_pretrained(model, weights)
+    images = load_images(photos, model.preprocessing)
+    dense = np.asarray(jitted(model)(images)[0])
+    print(f"dense: {jaxprune.flops.of_model(model).total / 1e9:.2f} GFLOPs")
+
+    size = replace(model.preprocessing, img_size=(SHOWN, SHOWN))
+    photo = to_uint8(np.asarray(load_images(photos[:1], size))[0], size.mean, size.std)
+    patches = model.grid[0] * model.grid[1]
+    panels = [captioned(photo, f"{patches} patches", "dense network")]
+    for name, text in PLANS.items():
+        texts = [f"{text},seed={seed}" for seed in range(DRAWS)] if name == "Random" else [text]
+        outputs = [jitted(apply(model, Plan.from_text(each)))(images) for each in texts]
+        cosines = np.array([cosine(np.asarray(features), dense) for features, _ in outputs])
+        cost = jaxprune.flops.of_model(model, Plan.from_text(text)).total / 1e9
+        for photo_name, each in zip(PHOTOS, cosines.T, strict=True):
+            print(f"{name}, {photo_name}: cosine {spread(each)}, mean {each.mean():.3f}; {cost:.2f} GFLOPs")
+        typical = np.abs(cosines[:, 0] - np.median(cosines[:, 0])).argmin()
+        assign = np.asarray(outputs[typical][1].assign[-1])[0]
+        if (assign < 0).any():
+            drawn, done = mask_patches(photo, assign < 0, model.grid, DARK, 0.86), "keeps"
+        else:
+            drawn, done = token_groups(photo, assign, model.grid, average=True, thickness=2), "merges into"
+        left = len(np.unique(assign[assign >= 0]))
+        panels.append(captioned(drawn, f"{name} {done} {left}", f"cosine {spread(cosines[:, 0])}"))
+    Image.fromarray(beside(panels, GAP)).quantize(256).save(OUT / "front.png", optimize=True)
+
+
+def spread(values: np.ndarray) -> str:
+    """A value, or the lowest and the highest of several."""
+    return " to ".join(dict.fromkeys(f"{value:.2f}" for value in (values.min(), values.max())))
+
+
+def cosine(features: np.ndarray, dense: np.ndarray) -> np.ndarray:
+    """The cosine of each row with that of the dense network."""
+    return (features * dense).sum(1) / np.linalg.norm(features, axis=1) / np.linalg.norm(dense, axis=1)
+
+
+def captioned(picture: np.ndarray, first: str, second: str) -> np.ndarray:
+    """Adds two lines of text below a picture."""
+    strip = Image.new("RGB", (picture.shape[1], STRIP), "white")
+    pen = ImageDraw.Draw(strip)
+    pen.text((picture.shape[1] / 2, 20), first, INK, load_font(25), anchor="mm")
+    pen.text((picture.shape[1] / 2, 51), second, MUTED, load_font(22), anchor="mm")
+    return np.concatenate([picture, np.asarray(strip)])
+
+
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--weights", help="of a DINOv2 ViT-S/14, under any published names")
+    arguments = parser.parse_args()
     OUT.mkdir(exist_ok=True)
     assign()
     block()
+    if arguments.weights:
+        front(arguments.weights)
