@@ -1,4 +1,4 @@
-"""How much memory training takes on a CPU: the bound that the README states."""
+"""How much memory training takes on a CPU: the bound that docs/guides/devices.md states."""
 
 import os
 import subprocess
