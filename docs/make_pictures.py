@@ -2,8 +2,8 @@
 
 `python docs/make_pictures.py` draws those of the concepts page. With `--weights=FILE`, the weights of a DINOv2 ViT-S/14
 (`vit_small_patch14_dinov2`), it also draws the front page's and prints the numbers of its caption; the photographs are
-those of scikit-image (`pip install scikit-image`; the coffee cup is CC0, by Rachel Michetti, courtesy of Pikolo Espresso
-Bar). `docs/results.md` says which file of weights its numbers are of.
+those of scikit-image (`pip install scikit-image`; the coffee cup is CC0, by Rachel Michetti, courtesy of Pikolo
+Espresso Bar). `docs/results.md` says which file of weights its numbers are of.
 """
 
 import argparse
