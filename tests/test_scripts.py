@@ -241,6 +241,8 @@ def test_a_trained_network_is_reduced_as_it_is(tmp_path):
     run("studies/offtheshelf", tmp_path, "--smoke", "--out=study")
     found = rows(tmp_path / "study" / "off_the_shelf.csv")
     assert found[0]["method"] == "dense" and {"topk", "tome", "random"} <= {row["method"] for row in found}
+    spread = {row["method"]: float(row["GFLOPs"]) for row in found}
+    assert spread["tome, every block"] == pytest.approx(spread["tome"], rel=0.15)
     assert float(found[0]["agreement"]) == 1 and "sit" not in {row["method"] for row in found}
     # Nothing is computed again.
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "features").iterdir()}

@@ -38,15 +38,18 @@ class Candidate(NamedTuple):
 
 
 def default_places(depth: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the places where plans reduce: after each quarter of the blocks, and three times in the first half.
+    """Returns the places where plans reduce: every block, after each quarter, and three times in the first half.
 
-    >>> default_places(12)
-    ((3, 6, 9), (2, 4, 6))
+    Merging a little in every block, as ToMe was published, stays closer to the dense network than three large steps of
+    the same cost; for methods that drop rows it makes no difference.
+
+    >>> default_places(6)
+    ((0, 1, 2, 3, 4, 5), (1, 3, 4), (1, 2, 3))
     >>> default_places(2)
-    ((1,),)
+    ((0, 1), (1,))
     """
     early = tuple(sorted({depth * part // 6 for part in (1, 2, 3)} - {0}))
-    return tuple(dict.fromkeys(places for places in (quarters(depth), early) if places))
+    return tuple(dict.fromkeys(places for places in (tuple(range(depth)), quarters(depth), early) if places))
 
 
 def require_untrained(methods: Iterable[str]) -> None:

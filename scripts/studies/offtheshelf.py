@@ -5,14 +5,17 @@ python scripts/studies/offtheshelf.py --weights FILE --path DIR [--model vit_sma
 FILE holds published weights (any that `jaxprune.checkpoints.read_tensors` reads), DIR is a folder with a directory of
 pictures for each class. Two classifiers, a linear head and 20 nearest neighbours, are fitted to features of the dense
 network on --train pictures per class, and tested under every method without parameters and keep rate on at most --test
-other pictures per class. Methods with parameters are left out, since they are meaningless without training. A baseline
-without token reduction is the same dense network on smaller images, at about the cost of a plan at that keep rate.
+other pictures per class. Methods with parameters are left out, since they are meaningless without training. Plans
+reduce after each quarter of the blocks; the methods of --every_block also do so in every block, as ToMe was published,
+removing as many tokens in each as makes the same FLOPs. A baseline without token reduction is the same dense network on
+smaller images, at about the cost of a plan at that keep rate.
 Features are stored under --out, so an interrupted study can be resumed. The results are a table (with differences from
 dense paired by image), a plot and a report.
 """
 
 import argparse
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ from jaxprune.errors import UserError, command
 from jaxprune.evaluate import Forward, run_over
 from jaxprune.evaluate.contestants import Runner, contestant
 from jaxprune.evaluate.forwards import pixels
+from jaxprune.flops import of_model
 from jaxprune.measures.intervals import Interval
 from jaxprune.measures.knn import knn_classes
 from jaxprune.measures.linear_head import LinearHead, fit_linear_head
@@ -43,6 +47,7 @@ from jaxprune.weights.open_published import open_published
 RATES = (0.9, 0.7, 0.5, 0.25)
 SMALLER = "smaller images"
 ALSO = ("tome:rounds=4",)  # beside the methods as they are
+EVERY_BLOCK = ("tome", "atc", "random")
 NEIGHBOURS = 20
 
 
@@ -134,8 +139,14 @@ def features(
         return {name: file[name] for name in file.files if name != "numbers"}
 
 
-def plans(model: Any, rates: tuple[float, ...], methods: list[str]) -> dict[tuple[str, float], reduction.Plan]:
-    """Returns the plans of the methods without parameters, or of the selected ones, that the network supports."""
+def plans(
+    model: Any, rates: tuple[float, ...], methods: list[str], every_block: Sequence[str] = ()
+) -> dict[tuple[str, float], reduction.Plan]:
+    """Returns the plans of the methods without parameters, or of the selected ones, that the network supports.
+
+    Args:
+      every_block: methods that also reduce in every block, at the FLOPs of their other plan.
+    """
     depth = len(model.sites())
     locations = tuple(depth * stage // 4 for stage in (1, 2, 3))
     found = {}
@@ -150,7 +161,23 @@ def plans(model: Any, rates: tuple[float, ...], methods: list[str]) -> dict[tupl
                 found[name, rate] = plan
             except UserError as error:
                 print(f"{name} at {rate}: skipped. {error}")
-    return found
+    spread = {
+        (f"{name}, every block", rate): in_every_block(model, found[name, rate])
+        for name in every_block
+        for rate in rates
+        if (name, rate) in found
+    }
+    return found | spread
+
+
+def in_every_block(model: Any, plan: reduction.Plan) -> reduction.Plan:
+    """Returns the plan of the same method that removes equally many tokens in every block, at about the same FLOPs."""
+    costs = {}
+    for removed in range(1, model.num_patches // len(model.sites()) + 1):
+        spread = reduction.Plan(plan.method, r=removed)
+        costs[spread] = of_model(model, spread).total
+    cost = of_model(model, plan).total
+    return min(costs, key=lambda spread: abs(costs[spread] - cost))
 
 
 def paired(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
@@ -225,6 +252,7 @@ def run():
     parser.add_argument("--path", default="", help="folder with a directory for each class; needed unless --smoke")
     parser.add_argument("--leave_out", nargs="*", default=["BACKGROUND_Google"], help="directories that are no classes")
     parser.add_argument("--methods", nargs="*", default=[], help="or plan texts; by default all without parameters")
+    parser.add_argument("--every_block", nargs="*", default=EVERY_BLOCK, help="of the methods: also in every block")
     parser.add_argument("--rates", nargs="+", type=float, default=RATES, help="keep rates")
     parser.add_argument("--img_size", type=int, default=224)
     parser.add_argument("--train", type=int, default=30, help="pictures per class to fit the classifiers")
@@ -243,7 +271,7 @@ def run():
 
     fitted, tested = choose(folder, args.train, args.test, args.seed)
     labels = np.asarray(folder.labels)
-    place = lambda name: args.out / "features" / f"{name.replace(':', '-')}.npz"
+    place = lambda name: args.out / "features" / f"{name.replace(':', '-').replace(', ', '-')}.npz"
 
     def get(network: Any, numbers: list[int], name: str, **options: Any) -> dict[str, np.ndarray]:
         return features(network, folder, numbers, mesh, place(name), args.batch_size, **options)
@@ -251,7 +279,7 @@ def run():
     heads = Heads(get(model, fitted, "dense-fitted")["pooled"], labels[fitted], len(folder.class_names))
     dense = get(model, tested, "dense", keep=True)
     truth = labels[tested]
-    wanted = plans(model, RATES[2:3] if args.smoke else tuple(args.rates), args.methods)
+    wanted = plans(model, RATES[2:3] if args.smoke else tuple(args.rates), args.methods, args.every_block)
     networks = {f"{name} {rate}": reduction.apply(model, plan) for (name, rate), plan in wanted.items()}
     rows = [row(DENSE, 1.0, dense, dense, heads, truth, contestant(model).gflops())]
     for (name, rate), network in zip(wanted, networks.values(), strict=True):

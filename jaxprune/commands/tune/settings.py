@@ -33,7 +33,9 @@ class Settings(inspection.NetworkInspection):
     alpha: float = number(0.0, "the risk that is allowed with a bound on cost; 0: any", at_least=0, below=1)
     delta: float = number(0.1, "the probability that is allowed for violating the bound", above=0, below=1)
     methods: tuple[str, ...] = setting(METHODS, "methods without parameters; empty: all. Random is the baseline")
-    places: tuple[tuple[int, ...], ...] = setting((), "blocks that reduce, as ((3, 6, 9), (2, 4, 6)); empty: two sets")
+    places: tuple[tuple[int, ...], ...] = setting(
+        (), "blocks that reduce, such as ((3, 6, 9), (2, 4)); empty: three sets"
+    )
     kept: tuple[float, ...] = number(KEPT, "shares of the patches after the last step", above=0, at_most=1)
     num_images: int = number(320, "half to estimate, half to test; 0: all held-out images", at_least=0)
     neighbours: int = number(5, "without a classifier: nearest dense features, to retrieve one of", at_least=1)
