@@ -13,6 +13,8 @@ from jaxprune.accelerators.target import Target
 from jaxprune.report.table import column
 
 _NEEDED = re.compile(r"([\d.]+)([KMGT]?)B?\)? (?:exceeds available|of [\d.]+[KMGT]? ?(?:hbm|HBM))")
+# Without a GPU nothing is tuned, and Triton's matrix products fail at small sizes; cuBLAS' are what most are tuned to.
+_OPTIONS = {"tpu": None, "gpu": {"xla_gpu_enable_triton_gemm": False}}
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
 
 
@@ -20,13 +22,13 @@ class DoesNotFit(Exception):
     """A program needs more memory than a chip has.
 
     Attributes:
-      needed: its bytes; 0 if the compiler does not say.
+      num_bytes: what it needs; 0 if the compiler does not say.
       available: the chip's.
     """
 
-    def __init__(self, needed: int, available: int):
-        super().__init__(f"{needed / GIB:.2f} GiB of {available / GIB:.2f}")
-        self.needed, self.available = needed, available
+    def __init__(self, num_bytes: int, available: int):
+        super().__init__(f"{num_bytes / GIB:.2f} GiB of {available / GIB:.2f}")
+        self.num_bytes, self.available = num_bytes, available
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +80,7 @@ def costs(lowered: Any, target: Target) -> Costs:
       DoesNotFit: it needs more memory than a chip has.
     """
     try:
-        compiled = lowered.compile()
+        compiled = lowered.compile(compiler_options=_OPTIONS[target.chip.platform])
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

@@ -115,7 +115,7 @@ class Target:
     def _tpu(self) -> Any:
         # The default of 2 x 2 chips a host does not divide a smaller topology.
         shape = (*self.shape, 1, 1)[:3]
-        bounds = {} if shape[0] % 2 == shape[1] % 2 == 0 else {"chips_per_host_bounds": shape}
+        bounds = {"chips_per_host_bounds": shape} if self.chips < 4 else {}
         name = f"{self.name}:{'x'.join(map(str, shape if self.name == 'v5p' else shape[:2]))}"
         if len(self.shape) == 3 and self.name != "v5p" and self.shape[2] > 1:
             raise UserError("its chips lie in two dimensions")

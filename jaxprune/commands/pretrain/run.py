@@ -27,8 +27,8 @@ from jaxprune.mim.parts.host_masks import HostMasks
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.open import Origin, named, open_network
-from jaxprune.train.state import TrainState
 from jaxprune.train.lowered import Step
+from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED, KEPT, LossFn
 from jaxprune.train.writer import Writer
 
