@@ -227,7 +227,7 @@ def main(argv: list[str]) -> None:
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
     if _COMPILE_FOR.value:
-        _compile_for(_COMPILE_FOR.value, config, workdir)
+        _compile_for(_COMPILE_FOR.value, config, workdir, bool(_WORKDIR.value))
         return
     before = commands.settings_of(config.task).TRAINS and is_complete(workdir)
     ending = Ending()
@@ -250,15 +250,19 @@ def main(argv: list[str]) -> None:
         sys.exit(_WRONG)
 
 
-def _compile_for(text: str, config: Config, workdir: Path) -> None:
-    """Compiles the training step for described devices; the status tells whether it fits."""
+def _compile_for(text: str, config: Config, workdir: Path, named: bool) -> None:
+    """Compiles the training step for described devices; the status tells whether it fits.
+
+    Args:
+      named: whether the user gave the directory, which otherwise gets a name with the devices.
+    """
     from jaxprune import accelerators
     from jaxprune.commands.shared.described import compile_for
 
     try:
         target = accelerators.Target.parse(text)
         accelerators.stay_on_cpu()
-        workdir = workdir if _WORKDIR.value else workdir.with_name(f"{workdir.name}-{str(target).replace(':', '-')}")
+        workdir = workdir if named else workdir.with_name(f"{workdir.name}-{str(target).replace(':', '-')}")
         summary = compile_for(config, workdir, target)
     except UserError as error:
         fail(error)

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Literal
 
 import jax
 
@@ -24,7 +23,7 @@ def platform() -> str:
 
 
 @contextlib.contextmanager
-def traced_for(name: Literal["cpu", "gpu", "tpu"]) -> Iterator[None]:
+def traced_for(name: str) -> Iterator[None]:
     """Traces what is inside the context for another platform than that of this process.
 
     Raises:

@@ -4,10 +4,10 @@ python scripts/benchmarks/compiled.py [--targets v5e h100] [--methods topk tome 
                                       [--batch 32] [--frameworks mae] [--out benchmark_compiled.csv]
 
 Every method reduces a ViT of few equal blocks (unrolled blocks take long to compile) after each block but the last, in
-bfloat16, and is compiled for one described chip. "implied" is the speed-up that its matrix products promise, "estimated"
-that of the compiler's cycles (TPU) or of the roofline of each kernel of the optimised program (GPU). Frameworks are
-whole training steps with full and progressive reconstruction. Needs the extras tpu-compile and cuda-compile. Rows that
-the CSV has already are not compiled again.
+bfloat16, and is compiled for one described chip. "implied" is the speed-up that its matrix products promise,
+"estimated" that of the compiler's cycles (TPU) or of the roofline of each kernel of the optimised program (GPU).
+Frameworks are whole training steps with full and progressive reconstruction. Needs the extras tpu-compile and
+cuda-compile. Rows that the CSV has already are not compiled again.
 """
 
 import argparse
