@@ -12,7 +12,8 @@ from jaxprune.accelerators.hlo import Array, Instruction, Module
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "reduce-scatter")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
-_LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
+_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_WINDOW = re.compile(r"(\w+)=(-?\d[\d_x-]*)")
 # Instructions that move nothing.
 _FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while", "conditional", "call")
 _CALLBACK = re.compile(r'custom_call_target="[^"]*callback[^"]*"|is_host_transfer=true|\boutfeed\(')
@@ -121,6 +122,29 @@ def _flops(line: Instruction, shapes: Mapping[str, tuple[Array, ...]]) -> int:
         axes = _CONTRACTED.search(line.attributes)
         contracted = [int(axis) for axis in re.findall(r"\d+", axes.group(1))] if axes else []
         return 2 * result * math.prod(inputs[0][0].shape[axis] for axis in contracted)
-    labels, kernel = _LABELS.search(line.attributes), inputs[1][0].shape
-    channels = kernel[labels.group(1).index("o")] if labels else 1
-    return 2 * result * math.prod(kernel) // max(channels, 1)
+    labels = _LABELS.search(line.attributes)
+    return _of_convolution(line, inputs[0][0].shape, inputs[1][0].shape, *labels.groups()) if labels else 0
+
+
+def _of_convolution(
+    line: Instruction, image: tuple[int, ...], kernel: tuple[int, ...], of_image: str, of_kernel: str, of_result: str
+) -> int:
+    """The operations of a convolution whose axes have these labels.
+
+    On a TPU batched matrix products are convolutions too, over dilated axes: products with padding are not counted.
+    """
+    result, window = line.results[0].shape, line.attributes.partition("window={")[2].partition("}")[0]
+    options = {name: values.split("x") for name, values in _WINDOW.findall(window)}
+    count = 2 * result[of_result.index("b")] * result[of_result.index("f")] * kernel[of_kernel.index("i")]
+    for label in (letter for letter in of_result if letter.isdigit()):
+        axis = int(label)
+        option = lambda name, default, axis=axis: options[name][axis] if name in options else default
+        stride, dilation, spread = (int(option(name, "1")) for name in ("stride", "rhs_dilate", "lhs_dilate"))
+        low = int(option("pad", "0_0").split("_")[0])
+        places = spread * (image[of_image.index(label)] - 1) + 1
+        count *= sum(
+            0 <= place < places and place % spread == 0
+            for start in range(0, stride * result[of_result.index(label)], stride)
+            for place in range(start - low, start - low + dilation * kernel[of_kernel.index(label)], dilation)
+        )
+    return count

@@ -4,7 +4,7 @@ python scripts/benchmarks/compiled.py [--targets v5e h100] [--methods topk tome 
                                       [--batch 32] [--frameworks mae] [--out benchmark_compiled.csv]
 
 Every method reduces a ViT of few equal blocks (unrolled blocks take long to compile) after each block but the last, in
-bfloat16, and is compiled for one described chip. "implied" is the speed-up that its matrix products promise,
+bfloat16, and is compiled for one described chip. "implied" is the speed-up that its FLOPs promise,
 "estimated" that of the compiler's cycles (TPU) or of the roofline of each kernel of the optimised program (GPU).
 Frameworks are whole training steps with full and progressive reconstruction. Needs the extras tpu-compile and
 cuda-compile. Rows that the CSV has already are not compiled again.
@@ -22,7 +22,7 @@ import optax
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxprune import accelerators, mim, models, parallel, reduction, scoring
+from jaxprune import accelerators, flops, mim, models, parallel, reduction, scoring
 from jaxprune.accelerators import Target, compiling_for
 from jaxprune.errors import command
 from jaxprune.nn.params import merge, split, without_parameters
@@ -48,10 +48,9 @@ class Row:
     estimated: float = column("estimated")
 
 
-def classifier(args, target, method):
-    """Lowers the forward pass of a classifier, dense or under a method."""
+def classifier(args, method):
+    """Returns the forward pass of a classifier, dense or under a method, lowered; and its GFLOP."""
     sizes = {"depth": args.depth, "embed_dim": args.width, "num_heads": args.num_heads, "img_size": args.img_size}
-    locations = tuple(range(1, args.depth))
 
     def make():
         model = models.create("vit", patch_size=16, **sizes, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
@@ -61,37 +60,38 @@ def classifier(args, target, method):
             plan = Plan(steps=(At("input", FROM_SCORES, keep_rate=args.keep_rate),))
             scorer = scoring.create("centre", grid=model.grid)
             return reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(0))
-        return reduction.apply(model, Plan(method, args.keep_rate, locations), rngs=nnx.Rngs(0))
+        return reduction.apply(model, Plan(method, args.keep_rate, tuple(range(1, args.depth))), rngs=nnx.Rngs(0))
 
-    parts = split(without_parameters(make))
-    mesh = parallel.make_mesh()
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    params = {
-        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=everywhere)
-        for name, array in parts.params.items()
-    }
-    shape = (args.batch, args.img_size, args.img_size, 3)
-    images = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=parallel.batch_sharding(mesh))
-    return jax.jit(lambda params, images: merge(parts.graph, params, parts.rest)(images)[0]).lower(params, images)
+    def lowered():
+        parts, mesh = split(without_parameters(make)), parallel.make_mesh()
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        place = lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=everywhere)
+        shape = (args.batch, args.img_size, args.img_size, 3)
+        images = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=parallel.batch_sharding(mesh))
+        call = jax.jit(lambda params, images: merge(parts.graph, params, parts.rest)(images)[0])
+        return call.lower({name: place(array) for name, array in parts.params.items()}, images)
+
+    return lowered, 2e-9 * args.batch * flops.of_model(nnx.eval_shape(make)).total
 
 
-def framework(args, target, method):
-    """Lowers a training step of a framework, such as "mae full"."""
+def framework(args, method):
+    """Returns a training step of a framework, such as "mae full", lowered; and its GFLOP."""
     name, reconstruction = method.split()
     sizes = {"depth": 2, "embed_dim": args.width, "num_heads": args.num_heads, "img_size": args.img_size}
     sizes |= {"decoder_embed_dim": 512, "decoder_depth": 2, "decoder_num_heads": 16, "patch_size": 16}
-    rates = {"throw_ratio": 0.5} if reconstruction == PROGRESSIVE else {}
-    make = lambda: mim.create(
-        name, **sizes, reconstruction=reconstruction, **rates, dtype=jnp.bfloat16, rngs=nnx.Rngs(0)
+    sizes |= {"throw_ratio": 0.5} if reconstruction == PROGRESSIVE else {}
+    model = nnx.eval_shape(
+        lambda: mim.create(name, **sizes, reconstruction=reconstruction, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     )
-    parts = split(nnx.eval_shape(make))
+    parts = split(model)
 
     def loss(params, batch, key):
         return merge(parts.graph, params, batch["fixed"]).training_loss(batch["image"], key), {}
 
     step = Step(parts.params, loss, optax.adamw(1e-4), fixed=parts.rest)
     image = jax.ShapeDtypeStruct((args.batch, args.img_size, args.img_size, 3), jnp.float32)
-    return lower(step, {"image": image}, parallel.make_mesh())
+    # A training step costs three forward passes.
+    return lambda: lower(step, {"image": image}, parallel.make_mesh()), 6e-9 * args.batch * model.flops().total
 
 
 def measured(path):
@@ -127,15 +127,15 @@ def main():
     programs = [(DENSE, DENSE, classifier), *((DENSE, method, classifier) for method in args.methods)]
     programs += [(f"{name} {FULL}", method, framework) for name, method in pairs]
     for target in map(Target.parse, args.targets):
-        for base, method, lowered in programs:
+        for base, method, program in programs:
             key = (method, str(target), setting)
             if any((row.name, row.target, row.setting) == key for row in rows):
                 continue
             start = time.monotonic()
+            lowered, gflop = program(args, method)
             with compiling_for(target):
-                costs = accelerators.costs(lowered(args, target, method), target)
+                costs = accelerators.costs(lowered(), target)
             same = [row for row in rows if (row.name, row.target, row.setting) == (base, str(target), setting)]
-            gflop = costs.tflop * 1e3
             gains = (same[0].gflop / gflop, same[0].ms / costs.ms) if same else (1.0, 1.0)
             rows.append(Row(*key, gflop, costs.mcycles, costs.ms, costs.temporaries, *gains))
             print(f"{method} for {target}: {time.monotonic() - start:.0f} s", flush=True)

@@ -95,6 +95,35 @@ def test_matrix_products_count_two_operations_a_multiply_add(text):
     assert program.flops(Module.parse(text)) == 2 * 16 * 32 * 8
 
 
+@pytest.mark.parametrize(
+    ("window", "labels", "image", "kernel", "result", "multiply_adds"),
+    [
+        # Two images with three heads, as a TPU's compiler writes a batched product: 6 products of 5 x 4 by 4 x 7.
+        (
+            "size=2x3 stride=1x2 lhs_dilate=2x3",
+            "0b1f_0o1i->01bf",
+            (2, 5, 3, 4),
+            (2, 7, 3, 4),
+            (2, 3, 5, 7),
+            6 * 5 * 4 * 7,
+        ),
+        ("size=3 stride=2 pad=0_1", "b0f_0io->b0f", (1, 4, 1), (3, 1, 1), (1, 2, 1), 5),
+        ("size=2 rhs_dilate=2", "b0f_0io->b0f", (2, 5, 3), (2, 3, 4), (2, 3, 4), 2 * 3 * 2 * 3 * 4),
+    ],
+)
+def test_products_with_the_padding_of_a_convolution_do_not_count(window, labels, image, kernel, result, multiply_adds):
+    shape = lambda sizes: f"f32[{','.join(map(str, sizes))}]{{0}}"
+    text = f"""HloModule m
+
+ENTRY %main (x: f32[1], w: f32[1]) -> f32[1] {{
+  %x = {shape(image)} parameter(0)
+  %w = {shape(kernel)} parameter(1)
+  ROOT %y = {shape(result)} convolution(%x, %w), window={{{window}}}, dim_labels={labels}
+}}
+"""
+    assert program.flops(Module.parse(text)) == 2 * multiply_adds
+
+
 def test_the_roofline_takes_the_larger_of_products_and_bytes():
     chip = CHIPS["h100"]
     moved = 2 * (16 * 32 + 32 * 8 + 16 * 8) + 4096
