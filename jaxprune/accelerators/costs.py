@@ -114,8 +114,8 @@ def costs(lowered: Any, target: Target) -> Costs:
 def bytes_needed(message: str) -> int:
     """Returns the bytes that a compiler's message of too little memory names; 0 if it names none.
 
-    >>> bytes_needed("Ran out of memory: the total for temporaries (20.10G) exceeds available HBM (15.75G).") / 2**30
-    20.1
+    >>> bytes_needed("Ran out of memory: the total for temporaries (20.5G) exceeds available HBM (15.75G).") / 2**30
+    20.5
     """
     match = _NEEDED.search(message)
     return int(float(match.group(1)) * _UNITS[match.group(2)]) if match else 0

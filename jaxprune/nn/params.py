@@ -86,8 +86,8 @@ def without_parameters(make: Callable[[], Any]) -> Any:
     """Builds a network whose trained parameters are shapes without values; its other arrays are computed.
 
     >>> layer = without_parameters(lambda: nnx.Linear(512, 2048, rngs=nnx.Rngs(0)))
-    >>> layer.kernel[...]
-    ShapeDtypeStruct(shape=(512, 2048), dtype=float32)
+    >>> layer.kernel.shape, split(layer).params["bias"]
+    ((512, 2048), ShapeDtypeStruct(shape=(2048,), dtype=float32))
     """
     graph, params, _ = split(nnx.eval_shape(make))
     return merge(graph, params, jax.jit(lambda: split(make()).rest)())
