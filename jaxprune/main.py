@@ -34,6 +34,7 @@ _COORDINATOR = flags.DEFINE_string("coordinator", "", "host:port of the first pr
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "With --coordinator: how many processes there are.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which of them this is, from 0.")
 _COMPILED = flags.DEFINE_string("compile_cache", "", "Directory of the compilation cache, or off.")
+_COMPILE_FOR = flags.DEFINE_string("compile_for", "", "Devices to compile the training step for, such as v5e:2x4.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; runs/<name of the config> by default.")
 
 _WRONG = 1
@@ -62,6 +63,8 @@ def help_text() -> str:
                     "                   every process --coordinator=HOST:PORT --num_processes=N --process_id=I",
                     "--compile_cache    directory of compiled programs for later runs (default: the user's cache",
                     "                   directory, at most 2 GiB); off disables the cache",
+                    "--compile_for      v5e:2x4, v6e:1x1, v5p:2x2x1, h100:8, …: only compiles the training step for",
+                    "                   these devices, without data and without them; prints what it takes",
                 ],
             ),
             listed(
@@ -223,6 +226,9 @@ def main(argv: list[str]) -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
+    if _COMPILE_FOR.value:
+        _compile_for(_COMPILE_FOR.value, config, workdir, bool(_WORKDIR.value))
+        return
     before = commands.settings_of(config.task).TRAINS and is_complete(workdir)
     ending = Ending()
     try:
@@ -241,6 +247,27 @@ def main(argv: list[str]) -> None:
     if summary.get("signal") == "SIGINT":
         sys.exit(ctrl_c.STATUS)
     if summary.get("wrong"):  # rows of a leaderboard that were checked
+        sys.exit(_WRONG)
+
+
+def _compile_for(text: str, config: Config, workdir: Path, named: bool) -> None:
+    """Compiles the training step for described devices; the status tells whether it fits.
+
+    Args:
+      named: whether the user gave the directory, which otherwise gets a name with the devices.
+    """
+    from jaxprune import accelerators
+    from jaxprune.commands.shared.described import compile_for
+
+    try:
+        target = accelerators.Target.parse(text)
+        accelerators.stay_on_cpu()
+        workdir = workdir if named else workdir.with_name(f"{workdir.name}-{str(target).replace(':', '-')}")
+        summary = compile_for(config, workdir, target)
+    except UserError as error:
+        fail(error)
+    print(f"\ntable: {workdir / 'compiled.csv'}")
+    if not summary["fits"]:
         sys.exit(_WRONG)
 
 

@@ -4,9 +4,11 @@ Data parallelism is the default: every device holds all parameters and a part of
 also shards the parameters; the batch is then split over both axes.
 """
 
+import contextlib
+import contextvars
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -23,10 +25,21 @@ BATCH_AXES = ("data", "fsdp")
 _SMALLEST_FSDP_ARRAY = 2**12
 
 Rules = Sequence[tuple[str, Sequence[str | None]]]
+_described: contextvars.ContextVar[Sequence[Any] | None] = contextvars.ContextVar("devices", default=None)
+
+
+@contextlib.contextmanager
+def on_devices(devices: Sequence[Any]) -> Iterator[None]:
+    """Makes `devices` the default of meshes inside the context, such as described ones to compile for."""
+    token = _described.set(devices)
+    try:
+        yield
+    finally:
+        _described.reset(token)
 
 
 def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns a mesh over `devices` (all of them by default) with the named axis sizes.
+    """Returns a mesh over `devices` (all of them by default, or those of `on_devices`) with the named axis sizes.
 
     Args:
       axes: {axis name: size}, `{"data": -1}` by default; one size may be -1, which takes the remaining devices.
@@ -35,7 +48,7 @@ def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[Any] | No
     Raises:
       UserError: the sizes do not multiply to the number of devices.
     """
-    devices = list(jax.devices() if devices is None else devices)
+    devices = list(_described.get() or jax.devices()) if devices is None else list(devices)
     axes = dict(axes or {"data": -1})
     num_assigned = math.prod(size for size in axes.values() if size != -1)
     wildcards = [name for name, size in axes.items() if size == -1]

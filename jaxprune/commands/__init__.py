@@ -34,8 +34,7 @@ def find(task: str) -> Callable[[Any, Path], dict[str, Any]]:
     @functools.wraps(module.run)
     def run(config: Any, workdir: Path) -> dict[str, Any]:
         workdir = Path(workdir)
-        missing = settings.missing(module.Settings(), config)
-        _require([*_unusable(workdir), *problems(config), *missing])
+        require_usable(config, workdir)
         if module.Settings.TRAINS:
             return module.run(config, workdir)
         from jaxprune.commands.shared import train_first
@@ -44,6 +43,16 @@ def find(task: str) -> Callable[[Any, Path], dict[str, Any]]:
         return stopped or module.run(config, workdir)
 
     return run
+
+
+def require_usable(config: Any, workdir: Path) -> None:
+    """Checks the whole config of a command, and the directory of its run.
+
+    Raises:
+      UserError: there are problems; all of them are listed.
+    """
+    missing = settings.missing(_module(config.task).Settings(), config)
+    _require([*_unusable(workdir), *problems(config), *missing])
 
 
 def settings_of(task: str) -> settings.Settings:

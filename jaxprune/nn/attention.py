@@ -14,6 +14,7 @@ from jaxprune.nn.linear import Linear, normal_02
 from jaxprune.nn.relative_bias import table_rows
 from jaxprune.nn.tokens import Attended
 from jaxprune.ops.blocks import by_rows, rows_and_sums
+from jaxprune.ops.platform import platform
 
 
 class Heads(NamedTuple):
@@ -94,7 +95,7 @@ def attend(
         # Queries first, along with per-query biases, which are split into the same blocks.
         of_block = lambda q, *of_rows: _attend(q, k, v, of_rows[0] if of_rows else shared, jnp.float32)
         return by_rows(of_block, q, *each_row, axis=2, size=kernels.BLOCK)
-    if jax.default_backend() == "cpu":
+    if platform() == "cpu":
         return _attend(q, k, v, bias)
     swap = lambda t: jnp.swapaxes(t, 1, 2)  # b h n d <-> b n h d, the order of jax.nn
     width = v.shape[-1]

@@ -10,7 +10,6 @@ with both.
 """
 
 import contextlib
-import contextvars
 import functools
 import logging
 import os
@@ -22,6 +21,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.errors import unknown
+from jaxprune.ops.platform import platform
+from jaxprune.ops.trace_context import trace_context
 
 IMPLEMENTATIONS = ("plain", "blocked", "cudnn", "pallas")
 VARIABLE = "JAXPRUNE_ATTENTION"
@@ -56,26 +57,7 @@ class Default(NamedTuple):
 DEFAULTS = (Default("cpu", False, 1024, "blocked"),)
 
 
-class _Context:
-    """A substitute for `jax.make_user_context` in older versions of JAX: `jax.jit` does not notice changes."""
-
-    def __init__(self):
-        self._held: contextvars.ContextVar[str | None] = contextvars.ContextVar("attention", default=None)
-
-    @property
-    def value(self) -> str | None:
-        return self._held.get()
-
-    @contextlib.contextmanager
-    def __call__(self, value: str | None) -> Iterator[None]:
-        token = self._held.set(value)
-        try:
-            yield
-        finally:
-            self._held.reset(token)
-
-
-_forced: Any = jax.make_user_context(default_value=None) if hasattr(jax, "make_user_context") else _Context()
+_forced = trace_context()
 
 
 @contextlib.contextmanager
@@ -105,7 +87,7 @@ def chosen(dtype: Any, queries: int, keys: int) -> str:
         return kind
     half = jnp.dtype(dtype).itemsize == 2
     for row in DEFAULTS:
-        if row.backend == jax.default_backend() and min(queries, keys) >= row.length and (half or not row.half):
+        if row.backend == platform() and min(queries, keys) >= row.length and (half or not row.half):
             return row.implementation
     return "plain"
 
@@ -172,8 +154,8 @@ def flash(
 
 def _obstacle(kind: str, q: Array, bias: Array | None) -> str | None:
     backend = _BACKENDS[kind]
-    if jax.default_backend() != backend:
-        return f"it is for {backend}, and this is {jax.default_backend()}"
+    if platform() != backend:
+        return f"it is for {backend}, and this is {platform()}"
     if kind == "cudnn" and q.dtype not in (jnp.float16, jnp.bfloat16):
         return f"it supports float16 and bfloat16, not {q.dtype}"
     if bias is not None and bias.shape[1:3] != (1, 1):

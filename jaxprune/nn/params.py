@@ -78,9 +78,19 @@ def unfilled(make: Callable[[], Any]) -> Any:
 
     Random initialisation compiles a program per shape; a ConvNet with fifty shapes takes seconds.
     """
-    graph, params, _ = split(nnx.eval_shape(make))
-    rest = jax.jit(lambda: split(make()).rest)()
+    graph, params, rest = split(without_parameters(make))
     return merge(graph, {name: jnp.asarray(np.zeros(p.shape, p.dtype)) for name, p in params.items()}, rest)
+
+
+def without_parameters(make: Callable[[], Any]) -> Any:
+    """Builds a network whose trained parameters are shapes without values; its other arrays are computed.
+
+    >>> layer = without_parameters(lambda: nnx.Linear(512, 2048, rngs=nnx.Rngs(0)))
+    >>> layer.kernel.shape, split(layer).params["bias"]
+    ((512, 2048), ShapeDtypeStruct(shape=(2048,), dtype=float32))
+    """
+    graph, params, _ = split(nnx.eval_shape(make))
+    return merge(graph, params, jax.jit(lambda: split(make()).rest)())
 
 
 def merge(graph: Graph, params: dict[str, Any], rest: dict[str, Any]) -> Any:

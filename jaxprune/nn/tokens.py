@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxprune.ops.platform import platform
+
 
 class Tokens(NamedTuple):
     """The tokens of a batch, and where every original patch went; all fields are always present.
@@ -92,8 +94,13 @@ def all_present(
 
 def take(values: Array, ids: Int[Array, "b k"], num_prefix_tokens: int) -> Array:
     """Takes rows `ids` (after the prefix) of `values` (b, n, …), with the prefix in front; row 0 for an id of -1."""
-    prefix, rows = values[:, :num_prefix_tokens], values[:, num_prefix_tokens:]
-    return jnp.concatenate([prefix, jax.vmap(lambda r, i: r[i])(rows, jnp.maximum(ids, 0))], axis=1)
+    if platform() == "cpu":
+        prefix, rows = values[:, :num_prefix_tokens], values[:, num_prefix_tokens:]
+        return jnp.concatenate([prefix, jax.vmap(lambda r, i: r[i])(rows, jnp.maximum(ids, 0))], axis=1)
+    # The prefix in the same gather: by a v5e's compiler half the cycles, and on a CPU 2.5 times the time.
+    prefix = jnp.broadcast_to(jnp.arange(num_prefix_tokens, dtype=ids.dtype)[None], (len(ids), num_prefix_tokens))
+    rows = jnp.concatenate([prefix, num_prefix_tokens + jnp.maximum(ids, 0)], axis=1)
+    return jax.vmap(lambda r, i: r[i])(values, rows)
 
 
 def on_map(x: Float[Array, "b n d"], grid: tuple[int, ...]) -> Tokens:

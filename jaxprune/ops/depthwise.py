@@ -11,6 +11,7 @@ from jax import Array, lax
 from jaxtyping import Float
 
 from jaxprune.errors import UserError
+from jaxprune.ops.platform import platform
 
 Implementation = Literal["shift_add", "grouped"]
 _forced: contextvars.ContextVar[Implementation | None] = contextvars.ContextVar("depthwise", default=None)
@@ -27,7 +28,7 @@ def implementation_of(name: Implementation) -> Iterator[None]:
 
 
 def _usual() -> Implementation:
-    return _forced.get() or ("shift_add" if jax.default_backend() == "cpu" else "grouped")
+    return _forced.get() or ("shift_add" if platform() == "cpu" else "grouped")
 
 
 def depthwise_conv2d(

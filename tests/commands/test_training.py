@@ -14,7 +14,7 @@ from jaxprune import commands, main, models, reduction
 from jaxprune.checkpoints.run import backbone, load_model
 from jaxprune.commands import finetune, linear_probe
 from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
-from jaxprune.commands.shared.training import Length, Training, begin, build_optimizer, learning_rate
+from jaxprune.commands.shared.training import Length, begin, build_optimizer
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
 from jaxprune.train import optimizer
@@ -80,8 +80,7 @@ def test_the_limits_of_the_learning_rate_are_scaled_by_layer_or_absolute(limits_
     rates = {"base_lr": 1.0, "lr_norm": 64, "warmup_epochs": 1.0, "weight_decay": 0.0, "cosine_from_start": True}
     config = finetune.defaults(batch_size=64, epochs=4.0, optimizer={**settings, **rates})
     steps = Length(per_epoch=2, total=8)
-    training = Training(config, Path(), None, None, steps, learning_rate(config, steps), None)
-    tx = grouped_optimizer(config, params, model, training)
+    tx = grouped_optimizer(config, params, model, steps)
     state, grads = tx.init(params), jax.tree.map(jnp.ones_like, params)
     update = jax.jit(tx.update)
     layers = model.parameter_layers(params)
@@ -104,12 +103,11 @@ def test_the_parameters_of_the_method_alone_may_train(method):
     config = finetune.defaults(batch_size=64, epochs=4.0, only_method=True)
     config.reduction.method = method
     steps = Length(per_epoch=2, total=8)
-    training = Training(config, Path(), None, None, steps, learning_rate(config, steps), None)
     if method == "topk":
         with pytest.raises(UserError, match=r"reduction\.method='topk' has none"):
-            grouped_optimizer(config, params, model, training)
+            grouped_optimizer(config, params, model, steps)
         return
-    tx = grouped_optimizer(config, params, model, training)
+    tx = grouped_optimizer(config, params, model, steps)
     state, grads, moved = tx.init(params), jax.tree.map(jnp.ones_like, params), set()
     for _ in range(3):
         updates, state = tx.update(grads, state, params)

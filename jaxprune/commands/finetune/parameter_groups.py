@@ -8,7 +8,7 @@ from typing import Any
 import optax
 
 from jaxprune import reduction
-from jaxprune.commands.shared.training import Training, build_optimizer, learning_rate
+from jaxprune.commands.shared.training import Length, build_optimizer, learning_rate
 from jaxprune.config import Config
 from jaxprune.errors import UserError, quoted
 from jaxprune.models.convnet import ConvNet
@@ -32,14 +32,14 @@ _NEW = (
 
 
 def grouped_optimizer(
-    config: Config, params: dict[str, Any], model: Host | ConvNet, training: Training
+    config: Config, params: dict[str, Any], model: Host | ConvNet, steps: Length
 ) -> optax.GradientTransformation:
     """Builds the optimizer of `config.optimizer`, `config.trainable_blocks` and `config.only_method`.
 
     Args:
       params: {dotted name: array} of the network's parameters.
       model: the network.
-      training: the run.
+      steps: the length of the run.
     """
     settings = config.optimizer
     # A trained scorer counts as before the first layer.
@@ -49,11 +49,11 @@ def grouped_optimizer(
     frozen = (*optimizer.frozen_names(layers, depth, config.trainable_blocks), *_outside_methods(config, params))
     grouped = build_optimizer(
         config,
-        training.schedule,
+        learning_rate(config, steps),
         params,
         exempt=model.no_decay,
         layer_scales=scales if settings.limits_decay else None,
-        schedules=_schedules(config, scales, model, training) or None,
+        schedules=_schedules(config, scales, model, steps) or None,
         frozen=frozen,
     )
     trained = lambda name: not any(fnmatchcase(name, pattern) for pattern in frozen)
@@ -80,7 +80,7 @@ def _outside_methods(config: Config, params: Mapping[str, Any]) -> tuple[str, ..
 
 
 def _schedules(
-    config: Config, scales: dict[str, float], model: Host | ConvNet, training: Training
+    config: Config, scales: dict[str, float], model: Host | ConvNet, steps: Length
 ) -> dict[str, optimizer.Schedule]:
     """The schedules of the parameters that do not follow the run's own, scaled by layer; by name.
 
@@ -91,8 +91,8 @@ def _schedules(
 
     @functools.cache  # the optimizer computes one rate for each schedule
     def schedule(scale: float, pretrained: bool) -> optimizer.Schedule:
-        rates = learning_rate(config, training.steps, scale * (settings.backbone_scale if pretrained else 1.0))
-        frozen_steps = settings.freeze_epochs * training.steps.per_epoch
+        rates = learning_rate(config, steps, scale * (settings.backbone_scale if pretrained else 1.0))
+        frozen_steps = settings.freeze_epochs * steps.per_epoch
         return optimizer.frozen_until(rates, frozen_steps) if pretrained else rates
 
     by_name = {}

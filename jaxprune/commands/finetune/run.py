@@ -14,15 +14,18 @@ from jaxprune.commands.finetune.page import describe
 from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
 from jaxprune.commands.finetune.settings import fitted, objective, plan_of, require_teacher
 from jaxprune.commands.shared import inputs, networks, reporting
-from jaxprune.commands.shared.training import Training, begin, interrupted
+from jaxprune.commands.shared.described import DescribedStep, described_batch
+from jaxprune.commands.shared.training import Length, Training, begin, interrupted
 from jaxprune.config import Config
 from jaxprune.data.augment import augment
+from jaxprune.errors import UserError, quoted
 from jaxprune.evaluate.collectors import held_out
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
-from jaxprune.nn.params import Split, merge, split
+from jaxprune.nn.params import Split, merge, split, without_parameters
 from jaxprune.open import initialise
 from jaxprune.train.keep_rate import KeepRateWarmUp
+from jaxprune.train.lowered import Step
 from jaxprune.train.objective import ASYMMETRIC, answers
 from jaxprune.train.state import EMA, TrainState
 from jaxprune.train.step import FIXED, LossFn
@@ -36,26 +39,16 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return summary
     if config.model.name in dynamic.methods():
         return by_image.train(config, workdir)
-    plan, criterion = plan_of(config), objective(config)
     require_teacher(config)
     training = Training.of(config, workdir)
-    arguments = {**networks.model_arguments(config), "num_classes": training.train.num_classes}
-    model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
+    model = _network(config, training.train.num_classes)
     if start := networks.start_of(config):
         initialise(model, start, training.train.class_names)
-    model.preprocessing = inputs.preprocessing(config)
-    scorer = networks.open_scorer(config, model.entrance().grid) if config.scorer else None
-    if plan is not None:
-        model = reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
-    teacher = split(load_model(config.teacher)) if config.teacher else None
+    scorer = _scorer(config, model)
+    model = _prepared(config, model, scorer)
     write_card(workdir, model, training.train.class_names)
-    parts, several = split(model), criterion.classes == ASYMMETRIC
-    loss_fn: Any = _loss_fn(config, model, teacher)
-    if config.keep_rate_warmup.epochs:
-        under = lambda plan: _loss_fn(config, reduction.apply(model, plan, scorer=scorer), teacher)
-        loss_fn = KeepRateWarmUp(plan, training.steps.per_epoch, config.keep_rate_warmup, under)
-    # A transformer's other arrays do not change; a ConvNet's batch statistics do.
-    running = parts.rest if isinstance(model, ConvNet) else {}
+    step, parts = _step(config, model, training.steps, scorer), split(model)
+    several = objective(config).classes == ASYMMETRIC
     logits = held_out.logits(parts, config.data.mean, config.data.std)
     call = logits if several else held_out.single_label(logits)
 
@@ -69,21 +62,69 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             metrics |= {f"ema_{name}": value for name, value in measure(state.extra[EMA], state).items()}
         writer.metrics(step, "eval", metrics)
 
-    result = training.fit(
-        parts.params,
-        loss_fn,
-        grouped_optimizer(config, parts.params, model, training),
-        [training.every(config.eval_every, evaluate)],
-        ema_decay=config.ema_decay,
-        fixed={"teacher": teacher.params} if teacher else None,
-        keepers=(RunningStats(running),) if running else (),
-    )
+    result = training.fit(**step._asdict(), hooks=[training.every(config.eval_every, evaluate)])
     if stopped := interrupted(result):
         return stopped
     outcome = training.outcome(result)
     summary = outcome if several else reporting.with_interval(outcome)
+    plan = plan_of(config)
     about = {"plan": None if plan is None else str(plan), "classes": training.train.num_classes}
     return training.conclude({**summary, **about}, describe)
+
+
+def described(config: Config, steps: Length, num_classes: int) -> DescribedStep:
+    """The training step and its batch of a config, as shapes: no data are read, and no weights are made.
+
+    Raises:
+      UserError: the network spends by image, which has a step of another kind.
+    """
+    config = fitted(config)
+    if config.model.name in dynamic.methods():
+        raise UserError(
+            f"model.name={quoted(config.model.name)} spends by image: only other networks can be described."
+        )
+    require_teacher(config)
+    scorer = _scorer(config, nnx.eval_shape(lambda: _network(config, num_classes)))
+    model = without_parameters(lambda: _prepared(config, _network(config, num_classes), scorer))
+    several = num_classes if objective(config).classes == ASYMMETRIC else 0
+    return DescribedStep(_step(config, model, steps, scorer), described_batch(config, several))
+
+
+def _network(config: Config, num_classes: int) -> Any:
+    """Builds the untrained network of a config."""
+    arguments = {**networks.model_arguments(config), "num_classes": num_classes}
+    return build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
+
+
+def _scorer(config: Config, model: Any) -> Any:
+    return networks.open_scorer(config, model.entrance().grid) if config.scorer else None
+
+
+def _prepared(config: Config, model: Any, scorer: Any) -> Any:
+    """Gives a network its preprocessing and its plan."""
+    model.preprocessing = inputs.preprocessing(config)
+    plan = plan_of(config)
+    return model if plan is None else reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
+
+
+def _step(config: Config, model: Any, steps: Length, scorer: Any) -> Step:
+    """The training step of a network under its plan."""
+    teacher = split(load_model(config.teacher)) if config.teacher else None
+    parts = split(model)
+    loss_fn: Any = _loss_fn(config, model, teacher)
+    if config.keep_rate_warmup.epochs:
+        under = lambda plan: _loss_fn(config, reduction.apply(model, plan, scorer=scorer), teacher)
+        loss_fn = KeepRateWarmUp(plan_of(config), steps.per_epoch, config.keep_rate_warmup, under)
+    # A transformer's other arrays do not change; a ConvNet's batch statistics do.
+    running = parts.rest if isinstance(model, ConvNet) else {}
+    return Step(
+        parts.params,
+        loss_fn,
+        grouped_optimizer(config, parts.params, model, steps),
+        ema_decay=config.ema_decay,
+        fixed={"teacher": teacher.params} if teacher else None,
+        keepers=(RunningStats(running),) if running else (),
+    )
 
 
 def _loss_fn(config: Config, model: Any, teacher: Split | None) -> LossFn:

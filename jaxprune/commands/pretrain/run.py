@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
 from jaxprune import parallel, processes
@@ -13,7 +14,8 @@ from jaxprune.checkpoints.run import write_card
 from jaxprune.commands.pretrain.page import describe
 from jaxprune.commands.pretrain.settings import networks
 from jaxprune.commands.shared import inputs
-from jaxprune.commands.shared.training import Training, begin, build_optimizer, interrupted
+from jaxprune.commands.shared.described import DescribedStep, described_batch
+from jaxprune.commands.shared.training import Length, Training, begin, build_optimizer, interrupted, learning_rate
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
 from jaxprune.data.sample import Sample
@@ -25,6 +27,7 @@ from jaxprune.mim.parts.host_masks import HostMasks
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.open import Origin, named, open_network
+from jaxprune.train.lowered import Step
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED, KEPT, LossFn
 from jaxprune.train.writer import Writer
@@ -42,7 +45,6 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     model.preprocessing = inputs.preprocessing(config)
     parts = split(model)
     write_card(workdir, model, fixed={name: a for name, a in parts.rest.items() if name.startswith(STORED)})
-    # Passed as arguments to every step, not as constants: a teacher is large.
     fixed = parallel.replicate(training.mesh, parts.rest)
     sample = Sample(training.held_out, min(PICTURED * PICTURES, len(training.held_out)))
     preprocessing, pictured = (
@@ -64,15 +66,38 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             writer.images(step, "reconstruction", reconstruction.picture(model, preprocessing, pictured))
 
     result = training.fit(
-        parts.params,
-        _Losses(config, parts, model.phase, training.steps.per_epoch),
-        build_optimizer(config, training.schedule, parts.params, exempt=model.no_decay),
-        [training.every(config.picture_every, draw), training.every(config.eval_every, evaluate)],
-        fixed=fixed,
-        keepers=model.keepers(training.steps.per_epoch),
+        **_step(config, model, training.steps, fixed)._asdict(),
+        hooks=[training.every(config.picture_every, draw), training.every(config.eval_every, evaluate)],
         beside=_masks_on_host(model) if config.masks_on_host else None,
     )
     return interrupted(result) or training.conclude(training.outcome(result), describe)
+
+
+def described(config: Config, steps: Length, num_classes: int) -> DescribedStep:
+    """The training step and its batch of a config, as shapes: no data are read, and no weights are made."""
+    make = lambda: build("mim", arguments_of(config), dtype=config.dtype, rngs=nnx.Rngs(config.seed))
+    model = nnx.eval_shape(make)
+    batch = described_batch(config)
+    if config.masks_on_host:
+        masks = _masks_on_host(model)(np.random.default_rng(0))
+        batch |= {name: jax.ShapeDtypeStruct((config.batch_size, *row.shape), row.dtype) for name, row in masks.items()}
+    return DescribedStep(_step(config, model, steps, split(model).rest), batch)
+
+
+def _step(config: Config, model: Any, steps: Length, fixed: dict[str, Any]) -> Step:
+    """The training step of a framework.
+
+    Args:
+      fixed: its arrays that are not trained, as arguments of every step and not as constants: a teacher is large.
+    """
+    parts = split(model)
+    return Step(
+        parts.params,
+        _Losses(config, parts, model.phase, steps.per_epoch),
+        build_optimizer(config, learning_rate(config, steps), parts.params, exempt=model.no_decay),
+        fixed=fixed,
+        keepers=model.keepers(steps.per_epoch),
+    )
 
 
 class _Losses:

@@ -1,0 +1,19 @@
+"""Programs for TPUs and GPUs that are not here: compiled for described devices, with what the compiler says of them."""
+
+from jaxprune.accelerators.chips import CHIPS, Chip
+from jaxprune.accelerators.costs import Costs, DoesNotFit, costs
+from jaxprune.accelerators.fitting import Fitted, fit_by_halves
+from jaxprune.accelerators.target import Target, compiling_for, stay_on_cpu
+
+__all__ = [
+    "CHIPS",
+    "Chip",
+    "Costs",
+    "DoesNotFit",
+    "Fitted",
+    "Target",
+    "compiling_for",
+    "costs",
+    "fit_by_halves",
+    "stay_on_cpu",
+]

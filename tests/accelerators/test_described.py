@@ -1,0 +1,190 @@
+"""Described devices as a user meets them: what is refused, the batch that fits, the result; no compiler is needed."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict
+
+from jaxprune import accelerators, main, parallel
+from jaxprune.accelerators import Costs, DoesNotFit, Target, fit_by_halves, target
+from jaxprune.accelerators.costs import bytes_needed
+from jaxprune.commands.shared import described
+from jaxprune.errors import UserError
+from jaxprune.nn import kernels
+from jaxprune.ops.depthwise import _usual
+from jaxprune.ops.platform import platform, traced_for
+
+GIB = 2**30
+CONFIG = "configs/mim/imagenet.py:smoke"
+SENT = {"all-reduce": (2, 3 * 2**20)}
+COSTS = Costs(1.5, 0.25, 2.0, 0.25, 4.0, 15.75, 2.0, 8.0, 150.0, 100.0, "cycles", 0.1, SENT)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "chips"),
+    [("v5e:2x4", "v5e", 8), ("V6E", "v6e", 1), ("v5p:2x2x2", "v5p", 8), ("h100:8", "h100", 8)],
+)
+def test_a_topology_is_read(text, name, chips):
+    topology = Target.parse(text)
+    assert (topology.name, topology.chips) == (name, chips)
+    assert Target.parse(str(topology)) == topology
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("v5e:", "v5e:2x4 or h100:8"),
+        ("v5e:2x", "v5e:2x4"),
+        ("v5ee:2x4", "Did you mean 'v5e'"),
+        ("a100", "h100, v5e"),
+        ("v5e:0x4", "0 chips"),
+        ("v5e:1024x1024", "1,048,576 chips"),
+        ("h100:2x4", "h100:8"),
+        ("", "v5e:2x4"),
+    ],
+)
+def test_what_describes_no_devices_is_refused(text, words):
+    with pytest.raises(UserError, match=words):
+        Target.parse(text)
+
+
+@pytest.mark.parametrize(("text", "extra"), [("v5e", "tpu-compile"), ("h100", "cuda-compile")])
+def test_a_compiler_that_is_not_installed_is_named_with_its_extra(text, extra, monkeypatch):
+    monkeypatch.setattr(target, "_is_installed", lambda name: False)
+    with pytest.raises(UserError, match=rf"not installed: pip install \"jaxprune\[{extra}\]\"\."):
+        Target.parse(text).devices()
+
+
+def test_a_topology_that_the_compiler_refuses_is_one_line(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise RuntimeError("INVALID_ARGUMENT: not divisible\nby anything")
+
+    monkeypatch.setattr(target, "_is_installed", lambda name: True)
+    monkeypatch.setattr(target.topologies, "get_topology_desc", refuse)
+    for name in target._ENVIRONMENT:
+        monkeypatch.setenv(name, "1")
+    with pytest.raises(UserError, match=r"v5e:3x7 cannot be described .* not divisible by anything") as refused:
+        Target.parse("v5e:3x7").devices()
+    assert "\n" not in str(refused.value)
+
+
+def test_the_memory_of_a_gpu_is_the_share_that_jax_takes(monkeypatch):
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    assert Target.parse("h100").memory == int(0.75 * 84_942_979_072)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9")
+    assert Target.parse("h100").memory == int(0.9 * 84_942_979_072)
+    assert Target.parse("v5e").memory == 15.75 * GIB
+
+
+def test_what_is_traced_follows_the_platform_it_is_for(monkeypatch):
+    monkeypatch.setattr(kernels, "DEFAULTS", (kernels.Default("tpu", False, 64, "blocked"),))
+    assert platform() == "cpu" and kernels.chosen("float32", 64, 64) == "plain" and _usual() == "shift_add"
+    with traced_for("tpu"):
+        assert platform() == "tpu" and kernels.chosen("float32", 64, 64) == "blocked" and _usual() == "grouped"
+    with pytest.raises(UserError, match="Choose one of: cpu, gpu, tpu"), traced_for("fpga"):
+        pass
+    assert platform() == "cpu"
+
+
+def test_meshes_consist_of_the_described_devices():
+    here = parallel.make_mesh().devices.ravel().tolist()
+    with parallel.on_devices(here[:1]):
+        assert parallel.make_mesh().devices.tolist() == here[:1]
+        with pytest.raises(UserError, match="does not fit 1 device"):
+            parallel.mesh_from_text("data=2,fsdp=4")
+
+
+def test_halves_are_tried_until_one_fits():
+    tried = []
+
+    def attempt(rows):
+        tried.append(rows)
+        if rows > 30:
+            raise DoesNotFit(rows * GIB, 30 * GIB)
+        return COSTS
+
+    fitted = fit_by_halves(100, attempt)
+    assert tried == [100, 50, 25] and fitted.rows == 25 and fitted.costs == COSTS
+    assert fitted.refused.num_bytes == 100 * GIB and str(fitted.refused) == "100.00 GiB of 30.00"
+    assert fit_by_halves(30, attempt).refused is None
+    assert fit_by_halves(2, lambda rows: attempt(100)).rows == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "gib"),
+    [
+        ("RESOURCE_EXHAUSTED: the total for HLO temporaries (40.03G) exceeds available HBM (15.75G).", 40.03),
+        ("RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Used 20.10G of 15.75G hbm. Exceeded by 4G.", 20.1),
+        ("RESOURCE_EXHAUSTED: too much", 0),
+    ],
+)
+def test_the_bytes_of_a_program_that_does_not_fit_are_read(message, gib):
+    assert bytes_needed(message) == int(gib * GIB)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """A compiler that takes 16 GiB for 8 images a chip, and the devices of this process for the described ones."""
+    tried = []
+
+    def costs(lowered, topology):
+        tried.append(lowered)
+        if lowered > 4:
+            raise DoesNotFit(2 * lowered * GIB, 15 * GIB)
+        return COSTS
+
+    import jax
+
+    monkeypatch.setattr(Target, "devices", lambda self: jax.devices()[:1])
+    monkeypatch.setattr(accelerators, "costs", costs)
+    monkeypatch.setattr(
+        described, "lower", lambda step, batch, mesh, accumulate: len(batch["image"].shape) and batch["image"].shape[0]
+    )
+    return tried
+
+
+@pytest.mark.parametrize(
+    ("config", "task"), [(CONFIG, "pretrain"), ("configs/reduction/imagenet.py:smoke", "finetune")]
+)
+def test_a_step_is_described_and_its_table_written(config, task, compiled, tmp_path, capsys):
+    settings = ConfigDict(main.load_config(config).to_dict())
+    # Of data that are elsewhere.
+    settings.data.update(source="folder", path="/no/such/folder")
+    summary = described.compile_for(settings, tmp_path / "out", Target.parse("v5e"))
+    printed = capsys.readouterr().out
+    assert summary == {"fits": False, "batch_a_chip": 4} and compiled == [8, 4]
+    first = f"{task} on v5e:1 (1 x TPU v5e), float32, data=1: a step of 8 images, 8 a chip, does not fit "
+    assert printed.startswith(first + "(16.00 GiB of 15.00); the largest that fits, by halves, is 4 a chip.\n")
+    for line in ("temporaries", "of 15.75 GiB", "40 images a second a chip", "10.0% of 197 TFLOP/s", "all-reduce"):
+        assert line in printed
+    with (tmp_path / "out" / "compiled.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert row["batch a chip"] == "4" and row["temporaries GiB"] == "2.0" and row["fits"] == "False"
+    assert json.loads((tmp_path / "out" / "compiled.json").read_text())["costs"]["collectives"]["all-reduce"] == [
+        2,
+        SENT["all-reduce"][1],
+    ]
+
+
+def test_what_cannot_be_compiled_is_refused(compiled, tmp_path):
+    topology = Target.parse("v5e")
+    with pytest.raises(UserError, match=r"The task evaluate cannot .*: finetune, pretrain"):
+        described.compile_for(main.load_config("configs/evaluate.py"), tmp_path, topology)
+    settings = ConfigDict(main.load_config(CONFIG).to_dict())
+    settings.mesh = "data=2,fsdp=4"
+    with pytest.raises(UserError, match="does not fit 1 device"):
+        described.compile_for(settings, tmp_path, topology)
+
+
+def test_the_commands_end_in_one_line(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(target, "_is_installed", lambda name: False)
+    monkeypatch.setattr(accelerators, "stay_on_cpu", lambda: None)
+    config = main.load_config(CONFIG)
+    for text, words in (("v5e:2x4", "jaxprune[tpu-compile]"), ("v4:2x4", "Unknown chip"), ("h100", "[cuda-compile]")):
+        with pytest.raises(SystemExit) as end:
+            main._compile_for(text, config, Path(tmp_path), named=True)
+        assert end.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ") and words in line

@@ -1,0 +1,144 @@
+"""Optimised programs as the compilers print them, with fusions that were made up; no compiler is needed."""
+
+import pytest
+
+from jaxprune.accelerators import CHIPS, program
+from jaxprune.accelerators.hlo import Array, Module
+
+TPU = """HloModule jit_step, is_scheduled=true, entry_computation_layout={(f32[64,32]{1,0:T(8,128)})->f32[64,32]{1,0}}
+
+%region_0.0 (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[]{:T(128)} parameter(0)
+  %b = f32[]{:T(128)} parameter(1)
+  ROOT %sum = f32[]{:T(128)} add(%a, %b)
+}
+
+%fused_computation (p0: bf16[16,32], p1: bf16[32,8]) -> f32[16,8] {
+  %p0 = bf16[16,32]{1,0:T(8,128)(2,1)} parameter(0)
+  %p1 = bf16[32,8]{1,0:T(8,128)(2,1)S(1)} parameter(1)
+  ROOT %conv = f32[16,8]{1,0:T(8,128)} convolution(%p0, %p1), dim_labels=bf_io->bf, metadata={op_name="dot (x)"}
+}
+
+%all-reduce-scatter.1 (p: f32[64,32]) -> f32[8,32] {
+  %p = f32[64,32]{1,0} parameter(0)
+  %all-reduce.7 = f32[64,32]{1,0} all-reduce(%p), replica_groups={{0,1}}, to_apply=%region_0.0
+  ROOT %slice = f32[8,32]{1,0} slice(%all-reduce.7), slice={[0:8], [0:32]}
+}
+
+%body (state: (s32[], f32[16,8])) -> (s32[], f32[16,8]) {
+  %state = (s32[]{:T(128)}, f32[16,8]{1,0:T(8,128)}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%state), index=0
+  %x = f32[16,8]{1,0} get-tuple-element(%state), index=1
+  %copy.1 = f32[16,8]{1,0} copy(%x), backend_config={"window_config":{"estimated_cycles":"100","x":["1"]}}
+  ROOT %next = (s32[]{:T(128)}, /*index=1*/f32[16,8]{1,0:T(8,128)}) tuple(%i, %copy.1)
+}
+
+%condition (state.1: (s32[], f32[16,8])) -> pred[] {
+  %state.1 = (s32[]{:T(128)}, f32[16,8]{1,0:T(8,128)}) parameter(0)
+  ROOT %true = pred[]{:T(128)} constant(true)
+}
+
+ENTRY %main.4_spmd (x.1: bf16[16,32], w: bf16[32,8], g: f32[64,32]) -> f32[8,32] {
+  %x.1 = bf16[16,32]{1,0:T(8,128)(2,1)} parameter(0), sharding={devices=[8,1]<=[8]}, metadata={op_name="x"}
+  %w = bf16[32,8]{1,0} parameter(1)
+  %g = f32[64,32]{1,0} parameter(2)
+  %fusion.1 = f32[16,8]{1,0:T(8,128)S(1)} fusion(%x.1, %w), kind=kOutput, calls=%fused_computation, \
+backend_config={"flag_configs":[],"window_config":{"estimated_cycles":"4352","cost_model_type":"COST_MODEL_TYPE_CLASSIC"}}
+  %zero = s32[]{:T(128)} constant(0)
+  %init = (s32[]{:T(128)}, f32[16,8]{1,0:T(8,128)}) tuple(%zero, %fusion.1)
+  %while.1 = (s32[]{:T(128)}, f32[16,8]{1,0:T(8,128)}) while(%init), condition=%condition, body=%body, \
+backend_config={"known_trip_count":{"n":"7"}}
+  %all-gather-start.1 = (bf16[16,32]{1,0}, bf16[128,32]{1,0}) all-gather-start(%x.1), dimensions={0}
+  %all-gather-done.1 = bf16[128,32]{1,0} all-gather-done(%all-gather-start.1)
+  ROOT %fusion.2 = f32[8,32]{1,0:T(8,128)} fusion(%g), kind=kCustom, calls=%all-reduce-scatter.1
+}
+"""
+
+GPU = """HloModule jit_step
+
+ENTRY %main (x: bf16[16,32], w: bf16[32,8]) -> bf16[16,8] {
+  %x = bf16[16,32]{1,0} parameter(0)
+  %w = bf16[32,8]{1,0} parameter(1)
+  %gemm = (bf16[16,8]{1,0}, s8[4096]{0}) custom-call(%x, %w), custom_call_target="__cublas$gemm", \
+backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],\
+"rhs_contracting_dimensions":["0"]}}}
+  ROOT %out = bf16[16,8]{1,0} get-tuple-element(%gemm), index=0
+}
+"""
+
+
+def test_a_program_is_read_with_its_types_and_calls():
+    module = Module.parse(TPU)
+    assert module.entry == "main.4_spmd" and len(module.computations) == 6
+    fusion = next(line for line in module.computations[module.entry] if line.name == "fusion.1")
+    assert fusion.operands == ("x.1", "w") and fusion.calls == ("fused_computation",)
+    assert fusion.results == (Array("f32", (16, 8)),)
+    last = module.computations["body"][-1]
+    assert last.op == "tuple" and last.results == (Array("s32", ()), Array("f32", (16, 8)))
+
+
+def test_cycles_of_a_loop_count_as_often_as_it_runs():
+    assert program.cycles(Module.parse(TPU)) == {"fusion": 4352, "copy": 700}
+    assert program.cycles(Module.parse(GPU)).total() == 0
+
+
+def test_communication_is_counted_with_the_bytes_of_its_results():
+    assert program.collectives(Module.parse(TPU)) == {
+        "all-gather": (1, 128 * 32 * 2),
+        "reduce-scatter": (1, 64 * 32 * 4),
+    }
+    assert program.collectives(Module.parse(GPU)) == {}
+
+
+@pytest.mark.parametrize("text", [TPU, GPU])
+def test_matrix_products_count_two_operations_a_multiply_add(text):
+    assert program.flops(Module.parse(text)) == 2 * 16 * 32 * 8
+
+
+@pytest.mark.parametrize(
+    ("window", "labels", "image", "kernel", "result", "multiply_adds"),
+    [
+        # Two images with three heads, as a TPU's compiler writes a batched product: 6 products of 5 x 4 by 4 x 7.
+        (
+            "size=2x3 stride=1x2 lhs_dilate=2x3",
+            "0b1f_0o1i->01bf",
+            (2, 5, 3, 4),
+            (2, 7, 3, 4),
+            (2, 3, 5, 7),
+            6 * 5 * 4 * 7,
+        ),
+        ("size=3 stride=2 pad=0_1", "b0f_0io->b0f", (1, 4, 1), (3, 1, 1), (1, 2, 1), 5),
+        ("size=2 rhs_dilate=2", "b0f_0io->b0f", (2, 5, 3), (2, 3, 4), (2, 3, 4), 2 * 3 * 2 * 3 * 4),
+    ],
+)
+def test_products_with_the_padding_of_a_convolution_do_not_count(window, labels, image, kernel, result, multiply_adds):
+    shape = lambda sizes: f"f32[{','.join(map(str, sizes))}]{{0}}"
+    text = f"""HloModule m
+
+ENTRY %main (x: f32[1], w: f32[1]) -> f32[1] {{
+  %x = {shape(image)} parameter(0)
+  %w = {shape(kernel)} parameter(1)
+  ROOT %y = {shape(result)} convolution(%x, %w), window={{{window}}}, dim_labels={labels}
+}}
+"""
+    assert program.flops(Module.parse(text)) == 2 * multiply_adds
+
+
+def test_the_roofline_takes_the_larger_of_products_and_bytes():
+    chip = CHIPS["h100"]
+    moved = 2 * (16 * 32 + 32 * 8 + 16 * 8) + 4096
+    assert program.moved(Module.parse(GPU)) == moved
+    assert program.roofline(Module.parse(GPU), chip) == pytest.approx(moved / chip.bandwidth)
+
+
+def test_float64_and_calls_of_the_host_are_seen():
+    assert not program.uses_float64(Module.parse(TPU)) and not program.calls_host(TPU)
+    assert program.uses_float64(Module.parse(TPU.replace("f32[16,8]", "f64[16,8]")))
+    call = '  %c = f32[] custom-call(%x), custom_call_target="xla_ffi_partitioned_python_gpu_callback"\n'
+    assert program.calls_host(GPU + call)
+    assert program.calls_host("%s = token[] send-done(%t), is_host_transfer=true")
+
+
+@pytest.mark.parametrize(("dtype", "num_bytes"), [("bf16", 12), ("f8e4m3fn", 6), ("pred", 6), ("s4", 3), ("f64", 48)])
+def test_bytes_of_types(dtype, num_bytes):
+    assert Array(dtype, (2, 3)).num_bytes == num_bytes
