@@ -47,7 +47,7 @@ def matches(
     Raises:
       UserError: faster-coco-eval is not installed.
     """
-    places = {entry["id"]: place for place, entry in enumerate(content["images"])}
+    places = {number: place for place, number in enumerate(sorted(entry["id"] for entry in content["images"]))}
     classes = sorted(entry["id"] for entry in content["categories"])
     objects, results = defaultdict(list), defaultdict(list)
     for entry in content["annotations"]:

@@ -7,6 +7,7 @@ import jax
 from jaxprune import data as loader
 from jaxprune.commands.detect.settings import preprocessing, training_objects
 from jaxprune.config import Config
+from jaxprune.data.objects.coco import CocoObjects
 from jaxprune.data.objects.open_objects import open_objects
 from jaxprune.errors import UserError
 
@@ -46,6 +47,32 @@ def require_same_classes(class_names: Any, held_out: Any, origin: str) -> None:
             f"The held-out images have {len(held_out.class_names)} classes and {origin} {len(class_names)}, or others "
             "of these names: give the data it was trained on."
         )
+
+
+def require_room(examples: Any, data: Config) -> None:
+    """Refuses COCO's annotations that do not fit the places of a batch, before hours of training.
+
+    Objects whose polygons are cut by a crop may have a few more edges and polygons.
+
+    Raises:
+      UserError: an image or an object has more than there are places.
+    """
+    if not isinstance(examples, CocoObjects):
+        return
+    polygons = data.masks == "polygons"
+    for index in range(len(examples)):
+        objects = [annotated for annotated in examples.objects(index) if not annotated.crowd]
+        counts = {"num_objects": ("image", len(objects), "objects")}
+        if polygons and objects:
+            edges = max(sum(len(part) // 2 for part in annotated.polygons) for annotated in objects)
+            parts = max(len(annotated.polygons) for annotated in objects)
+            counts |= {"num_edges": ("object", edges, "edges"), "num_polygons": ("object", parts, "polygons")}
+        for name, (kind, count, things) in counts.items():
+            if count > data[name]:
+                raise UserError(
+                    f"{examples.path(index)} has an {kind} of {count} {things}, and there is room for "
+                    f"config.data.{name}={data[name]}: use {round(1.25 * count)}."
+                )
 
 
 def train_batches(config: Config, examples: Any) -> Any:

@@ -87,6 +87,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 def _training(config: Config, workdir: Path) -> Training:
     train, held_out = inputs.source(config, "train"), inputs.source(config, "eval")
     inputs.require_same_classes(train.class_names, held_out, "those of training")
+    inputs.require_room(train, config.data)
     settings = config.optimizer
     schedule = warmup_steps(
         settings.lr,
