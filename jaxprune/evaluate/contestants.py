@@ -16,7 +16,6 @@ from jaxprune.nn.params import merge, split
 from jaxprune.reduction import DENSE
 from jaxprune.scoring import Scorer
 
-
 # What counts the cost of a network around a host.
 _COUNTS: dict[type, Callable[[Any], Any]] = {Detector: of_detector, Segmenter: of_segmenter}
 

@@ -96,16 +96,16 @@ def _of_image(annotated: Sequence[Any], results: Sequence[Any], masks: Any) -> t
     else:
         shapes = [result["segmentation"] for result in results], [masks[entry["id"]] for entry in annotated]
     overlaps = np.asarray(library().mask.iou(*shapes, crowd.astype(np.uint8).tolist()), np.float64)
-    taken = np.zeros((len(OVERLAPS), len(annotated)), bool)
+    occupied = np.zeros((len(OVERLAPS), len(annotated)), bool)
     rows = np.arange(len(OVERLAPS))
     for place, overlap in enumerate(overlaps):
-        free = (~taken | crowd[None]) & (overlap[None] >= np.minimum(OVERLAPS, 1 - 1e-10)[:, None])
+        free = (~occupied | crowd[None]) & (overlap[None] >= np.minimum(OVERLAPS, 1 - 1e-10)[:, None])
         # An object goes before a crowd; of equal overlaps the last one counts.
         rank = np.where(free, overlap[None] + 2.0 * ~crowd[None], -1.0)
         best = rank.shape[1] - 1 - rank[:, ::-1].argmax(1)
         met = free[rows, best]
         right[:, place], ignored[:, place] = met & ~crowd[best], met & crowd[best]
-        taken[rows[met], best[met]] = True
+        occupied[rows[met], best[met]] = True
     return scores, right, ignored
 
 

@@ -243,7 +243,9 @@ def test_other_commands_say_which_one_knows_a_detector(trained, tmp_path):
     workdir, _ = trained
     made = main.load_config(str(CONFIGS / "scenes.py:smoke"))
     made.segmenter, made.data.source = str(workdir), ""
-    with pytest.raises(UserError, match="holds a detector, and a segmentation network is needed: use the command detect"):
+    with pytest.raises(
+        UserError, match="holds a detector, and a segmentation network is needed: use the command detect"
+    ):
         commands.find("segment")(made, tmp_path / "segment")
     made = main.load_config(str(ROOT / "configs/evaluate.py"))
     made.update(run=str(workdir))

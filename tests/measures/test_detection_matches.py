@@ -39,7 +39,11 @@ def scenes(count, seed):
             box = (max(x + int(shift[0]), 0), max(y + int(shift[1]), 0), 15, 12)
             result = annotated(0, image["id"], label, box, 0)
             detections.append({**result, "score": round(float(random.random()), 1)})
-    return {"images": images, "annotations": objects, "categories": [{"id": i, "name": str(i)} for i in (1, 2)]}, detections
+    return {
+        "images": images,
+        "annotations": objects,
+        "categories": [{"id": i, "name": str(i)} for i in (1, 2)],
+    }, detections
 
 
 def annotated(number, image, label, box, crowd):

@@ -94,7 +94,9 @@ def coco_content(source: Any, sizes: Sequence[tuple[int, int]]) -> dict[str, Any
     """
     images, annotations = [], []
     for index, (height, width) in enumerate(sizes):
-        images.append({"id": index + 1, "height": int(height), "width": int(width), "file_name": example_name(source, index)})
+        images.append(
+            {"id": index + 1, "height": int(height), "width": int(width), "file_name": example_name(source, index)}
+        )
         for annotated in source.objects(index):
             x0, y0, x1, y1 = annotated.box
             segmentation: Any = (

@@ -36,7 +36,9 @@ class Truth(NamedTuple):
         if isinstance(source, CocoObjects):
             return cls(source.content, source.image_ids, source.category_ids)
         count = len(source)
-        sizes = [source.size] * count if isinstance(source, SceneObjects) else [_size(source.path(i)) for i in range(count)]
+        sizes = (
+            [source.size] * count if isinstance(source, SceneObjects) else [_size(source.path(i)) for i in range(count)]
+        )
         content = coco_content(source, sizes)
         return cls(content, list(range(1, count + 1)), [entry["id"] for entry in content["categories"]])
 

@@ -36,7 +36,9 @@ def draw_objects(
     """
     tinted = image.astype(np.float32)
     for mask, number in zip(masks, classes, strict=bool(len(masks))):
-        tinted = np.where(mask[..., None], tinted + opacity * (np.asarray(colours[number], np.float32) - tinted), tinted)
+        tinted = np.where(
+            mask[..., None], tinted + opacity * (np.asarray(colours[number], np.float32) - tinted), tinted
+        )
     picture = Image.fromarray(np.round(tinted).astype(np.uint8))
     draw, font, line = ImageDraw.Draw(picture), load_font(11), max(1, min(image.shape[:2]) // 200)
     last = np.array([image.shape[1] - 1, image.shape[0] - 1] * 2)
