@@ -76,7 +76,7 @@ def random_images(model: Any, batch_size: int) -> jax.Array:
 
 
 def logits(network: Any, images: jax.Array) -> Any:
-    """Returns the logits of a classifier, (b, c), or of a segmentation network, (b, h, w, k); a detector's detections."""
+    """Returns the logits of a classifier, (b, c), or of a segmentation network, (b, h, w, k); a detector's objects."""
     outputs = network(images)
     return outputs if isinstance(outputs, jax.Array | Detections) else outputs[0]
 

@@ -71,7 +71,7 @@ def _from_published(model: Any, origin: Published, class_names: Sequence[str] | 
 
 
 def _beside_pretraining(model: Any) -> tuple[str, ...]:
-    """Patterns of what a host has besides a pre-trained encoder; such a host has no CLS token and no norm at its end."""
+    """What a host has besides a pre-trained encoder; such a host has no CLS token and no norm at its end."""
     return getattr(model, "beside_pretraining", ())
 
 

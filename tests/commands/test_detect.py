@@ -50,7 +50,7 @@ def test_the_recipe_on_coco_has_the_published_numbers():
     assert (optimizer.weight_decay, optimizer.layer_decay, base.model.drop_path_rate) == (0.1, 0.7, 0.1)
     assert (large.optimizer.layer_decay, large.model.drop_path_rate, large.head.name) == (0.8, 0.4, "cascade_mask_rcnn")
     assert tuple(base.data.scale) == (0.1, 2.0) and base.data.masks == "polygons"
-    with pytest.raises(UserError, match="size.*'huge'"):
+    with pytest.raises(UserError, match=r"size.*'huge'"):
         config("coco.py:size=huge")
 
 

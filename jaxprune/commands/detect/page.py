@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune.bench.costs import PlanCost, Promise
-from jaxprune.commands.detect import pictures
-from jaxprune.commands.shared import reporting
+from jaxprune.commands.shared import object_pictures, reporting
 from jaxprune.config import Config
 from jaxprune.data.objects.truth import Truth
 from jaxprune.evaluate.detection import DetectionOutcome
@@ -102,7 +101,7 @@ def describe(
         rows = _classes(first, truth, class_names)
         rows.write_csv(workdir / "classes.csv")
         section.table(rows, caption="Classes: objects without crowds, and AP; a class without objects has none.")
-        pictures.add(section, first.pictures, truth, class_names, config.drawn_score)
+        object_pictures.add_gallery(section, first.pictures, truth, class_names, config.drawn_score)
         reporting.broken_files(section, *sources)
 
 

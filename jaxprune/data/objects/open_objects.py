@@ -27,8 +27,8 @@ def open_objects(source: str = "scenes", /, *, split: str, **options: Any) -> An
     5
 
     Args:
-      source: "scenes" (options num_examples, image_size, seed), "coco" (path, annotations, images, with_objects), "yolo"
-        (path, classes, held_out, held_out_seed) or "voc" (path, held_out, held_out_seed).
+      source: "scenes" (options num_examples, image_size, seed), "coco" (path, annotations, images, with_objects),
+        "yolo" (path, classes, held_out, held_out_seed) or "voc" (path, held_out, held_out_seed).
       split: of COCO the word in the names of its directory and its file (`train2017`); of VOC a list in
         `ImageSets/Main`; of YOLO a directory with `images` and `labels`, or one inside both. YOLO and VOC directories
         without any are divided: "train" is what is not held out.

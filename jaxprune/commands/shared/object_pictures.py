@@ -1,4 +1,4 @@
-"""Held-out images of a report with their objects, and with what a detector found."""
+"""Images with their objects, and with what a detector found, shared by `detect` and `predict`."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from jaxprune.report.pictures.objects import draw_objects
 MOST_CLASSES = 20  # of a legend
 
 
-def add(
+def add_gallery(
     section: Section, images: Sequence[TestedImage], truth: Truth, class_names: Sequence[str], least: float
 ) -> None:
     """Adds a gallery of images: objects on the left, detections on the right, and the colours of the classes.
