@@ -20,9 +20,9 @@ def get_config(arg=None):
     config = detect.recipe(
         seed=args.seed,
         batch_size=16,
-        steps=1200,
+        steps=1000,
         dtype="float32",
-        eval_every=400,
+        eval_every=500,
         checkpoint_every=200,
         frozen=False,
         model={
@@ -50,7 +50,7 @@ def get_config(arg=None):
             "max_detections": 10,
         },
         optimizer={
-            "lr": 2e-3,
+            "lr": 1e-3,
             "milestones": (0.75, 0.92),
             "gamma": 0.1,
             "warmup_steps": 50,

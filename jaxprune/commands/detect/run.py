@@ -149,11 +149,12 @@ def _measured(
 
 
 def _metrics(outcome: DetectionOutcome) -> dict[str, float]:
-    """The numbers of COCO's protocol that papers quote, by name."""
+    """The numbers of COCO's protocol that papers quote, by name; without those of areas that no object has."""
     return {
         f"{KINDS[kind]}_{name}": precision.summary[name]
         for kind, precision in outcome.precision.items()
         for name in ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
+        if precision.summary[name] >= 0 or name == "AP"
     }
 
 

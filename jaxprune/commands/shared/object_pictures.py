@@ -41,7 +41,7 @@ def add_gallery(
             classes = [labels[entry["category_id"]] for entry in entries]
             present |= set(classes)
             panels.append(draw(image, entries, classes, colours))
-            captions.append(f"image {image.index}, {len(entries)} {title}")
+            captions.append(f"image {image.index}, {title}: {len(entries)}")
     section.text(
         f"Images of the test, evenly spread: their objects, and the detections with a score of at least {least:g}."
     )
