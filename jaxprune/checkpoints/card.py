@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxprune import processes
+from jaxprune import dense, processes
 from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.files import read_text, sealed, unsealed, write_atomically
 from jaxprune.nn.recipe import Recipe
@@ -25,6 +25,8 @@ _KINDS = {
     "mim": "a pre-training framework",
     "ranker": "a ranker of patches",
 }
+_FAMILIES = {**_KINDS, "detector": "a detector"}
+_COMMANDS = {"dense": "segment", "detector": "detect"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,8 +150,17 @@ class Card:
             ) from error
         return cls.from_json(text, workdir / CARD)
 
+    @property
+    def family(self) -> str:
+        """The kind, or "detector" for a dense network that finds objects."""
+        detects = self.kind == "dense" and self.arguments.get("name") in dense.detectors()
+        return "detector" if detects else self.kind
+
     def require(self, kind: str, where: str | os.PathLike) -> "Card":
         """Returns the card if it is of a kind.
+
+        Args:
+          kind: see `family`.
 
         Raises:
           UserError: it is of another kind.
@@ -159,11 +170,12 @@ class Card:
                 f"{where} holds {_KINDS[self.kind]}, which only finetune and evaluate know: use them, or open it with "
                 "checkpoints.load_model."
             )
-        if self.kind != kind:
+        if self.family != kind:
             remedies = {"model": "fine-tune it first", "mim": "give a pre-training run", "ranker": "train one first"}
-            remedies["dense"] = "train one by the command segment"
-            remedy = "use the command segment" if self.kind == "dense" else remedies[kind]
-            raise UserError(f"{where} holds {_KINDS[self.kind]}, and {_KINDS[kind]} is needed: {remedy}.")
+            remedies |= {family: f"train one by the command {command}" for family, command in _COMMANDS.items()}
+            command = _COMMANDS.get(self.family)
+            remedy = f"use the command {command}" if command else remedies[kind]
+            raise UserError(f"{where} holds {_FAMILIES[self.family]}, and {_FAMILIES[kind]} is needed: {remedy}.")
         return self
 
 

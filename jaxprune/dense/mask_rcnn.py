@@ -259,7 +259,7 @@ class MaskRCNN(Detector):
         self, pyramid: Any, images: Array, boxes: Float[Array, "b n 4"], bins: int
     ) -> Float[Array, "b n s s c"]:
         """The features of boxes, from all levels but the last."""
-        strides = [images.shape[1] // maps.shape[1] for maps in pyramid[:-1]]
+        strides = [images.shape[1] / maps.shape[1] for maps in pyramid[:-1]]
         return jax.vmap(lambda maps, boxes: pool(maps, boxes, bins, strides=strides))(list(pyramid[:-1]), boxes)
 
 

@@ -7,13 +7,17 @@ import jax
 from flax import nnx
 
 from jaxprune import flops, reduction
-from jaxprune.dense import Segmenter
+from jaxprune.dense import Detections, Detector, Segmenter
+from jaxprune.flops.detectors import of_detector
 from jaxprune.flops.scorers import scorer_flops
 from jaxprune.flops.segmenters import of_segmenter
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.params import merge, split
 from jaxprune.reduction import DENSE
 from jaxprune.scoring import Scorer
+
+# What counts the cost of a network around a host.
+_COUNTS: dict[type, Callable[[Any], Any]] = {Detector: of_detector, Segmenter: of_segmenter}
 
 
 class Contestant(NamedTuple):
@@ -33,8 +37,8 @@ class Contestant(NamedTuple):
         """Returns the forward multiply-accumulates per image, in units of 10⁹, including a scorer's."""
         if isinstance(self.model, ConvNet):
             return flops.convnet(self.model, self.model.preprocessing.sides) / 1e9
-        is_dense = isinstance(self.model, Segmenter)
-        total = (of_segmenter if is_dense else flops.of_model)(self.model).total
+        count = next((count for kind, count in _COUNTS.items() if isinstance(self.model, kind)), flops.of_model)
+        total = count(self.model).total
         if self.model.pruner is not None:
             total += scorer_flops(self.model.pruner.scorer, self.model.preprocessing.sides)
         return total / 1e9
@@ -71,10 +75,10 @@ def random_images(model: Any, batch_size: int) -> jax.Array:
     return jax.random.normal(jax.random.key(0), (batch_size, *model.preprocessing.sides, 3))
 
 
-def logits(network: Any, images: jax.Array) -> jax.Array:
-    """Returns the logits of a classifier, (b, c), or of a segmentation network, (b, h, w, k)."""
+def logits(network: Any, images: jax.Array) -> Any:
+    """Returns the logits of a classifier, (b, c), or of a segmentation network, (b, h, w, k); a detector's objects."""
     outputs = network(images)
-    return outputs if isinstance(outputs, jax.Array) else outputs[0]
+    return outputs if isinstance(outputs, jax.Array | Detections) else outputs[0]
 
 
 class Runner:

@@ -71,7 +71,7 @@ def average_precision(
     """
     if kind not in KINDS:
         raise unknown("kind of average precision", kind, KINDS)
-    library = _library()
+    coco = library()
     content = copy.deepcopy(dict(annotations))
     results = [dict(detection) for detection in detections]
     if kind == "segm" and not keep_boxes:
@@ -84,8 +84,8 @@ def average_precision(
     try:
         # The library prints a table.
         with contextlib.redirect_stdout(io.StringIO()):
-            truth = library.COCO(content)
-            evaluation = library.COCOeval_faster(truth, truth.loadRes(results), kind, print_function=_quiet)
+            truth = coco.COCO(content)
+            evaluation = coco.COCOeval_faster(truth, truth.loadRes(results), kind, print_function=_quiet)
             evaluation.params.useCats = int(classes)
             evaluation.evaluate()
             evaluation.accumulate()
@@ -128,7 +128,7 @@ def encode(mask: Any) -> dict[str, Any]:
     Raises:
       UserError: faster-coco-eval is not installed.
     """
-    runs = _library().mask.encode(np.asfortranarray(mask, np.uint8))
+    runs = library().mask.encode(np.asfortranarray(mask, np.uint8))
     counts = runs["counts"]
     return {"size": list(runs["size"]), "counts": counts.decode() if isinstance(counts, bytes) else counts}
 
@@ -143,7 +143,12 @@ class _Library(NamedTuple):
     mask: Any
 
 
-def _library() -> _Library:
+def library() -> _Library:
+    """Returns faster-coco-eval: its classes and its run lengths.
+
+    Raises:
+      UserError: it is not installed.
+    """
     try:
         from faster_coco_eval import COCO, COCOeval_faster
         from faster_coco_eval.core import mask

@@ -80,6 +80,7 @@ class ViTDet(Host):
 
     num_prefix_tokens = 0
     no_decay = ("pos_embed",)
+    beside_pretraining = ("blocks.*.attn.rel_pos_*",)
     position_rule = Resampling("bicubic", antialias=False)
 
     def __init__(

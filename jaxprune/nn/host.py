@@ -54,6 +54,7 @@ class Host(nnx.Module):
       prunes_input: whether patches can be dropped before embedding; otherwise a scorer acts in every block.
       classifier_parts: prefixes of the parameters that depend on the number of classes or the pooling.
       no_decay: patterns of parameters without weight decay, besides vectors and biases.
+      beside_pretraining: patterns of parameters that pre-trained networks of other kinds lack: they stay new.
       position_rule: how learned positions are resampled to another grid.
       pruner: the reducer that scores images before the first block (`from_scores`), or None; set by `reduction.apply`.
       plan: the plan of the network, or None; set by `reduction.apply`.
@@ -66,6 +67,7 @@ class Host(nnx.Module):
     prunes_input: bool = True
     classifier_parts: tuple[str, ...] = ("head.", "head_dist.", "fc_norm.")
     no_decay: tuple[str, ...] = ("pos_embed", "cls_token", "dist_token", "reg_token")
+    beside_pretraining: tuple[str, ...] = ()
     position_rule: Resampling = Resampling()
     num_prefix_tokens: int
 

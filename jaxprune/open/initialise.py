@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -62,8 +63,16 @@ def _from_published(model: Any, origin: Published, class_names: Sequence[str] | 
     new = () if kept else tuple(f"{part}*" for part in model.classifier_parts)
     if not any(name.startswith("head.norm.") for name in shapes):
         new = (*new, "head.norm.*")  # of the mean: an encoder by itself has none
+    if beside := _beside_pretraining(model):
+        new = (*new, *beside)
+        ignored = (*ignored, "cls_token", "norm.*", "fc_norm.*")
     antialias = None if encoder is None else _ANTIALIAS["mim"]
     fill(model, tensors, str(origin.weights), new=new, ignored=ignored, antialias=antialias)
+
+
+def _beside_pretraining(model: Any) -> tuple[str, ...]:
+    """What a host has besides a pre-trained encoder; such a host has no CLS token and no norm at its end."""
+    return getattr(model, "beside_pretraining", ())
 
 
 def _from_run(model: Any, origin: Run, class_names: Sequence[str] | None) -> None:
@@ -78,6 +87,7 @@ def _from_run(model: Any, origin: Run, class_names: Sequence[str] | None) -> Non
         present |= {name: of_tec for name, of_tec in variables(pretrained).items() if name.startswith("cls_token_mlp.")}
         present["cls_token"] = pretrained.encoder.cls_token
     missing = [n for n in targets if n not in present and not n.startswith((*model.classifier_parts, "head.norm."))]
+    missing = [n for n in missing if not any(fnmatchcase(n, pattern) for pattern in _beside_pretraining(model))]
     if missing:
         raise UserError(f"The model in {origin} has no {', '.join(missing[:5])}: fine-tune a model of the same sizes.")
     # A norm after the blocks has its place where a classifier pools first, and so has another head.

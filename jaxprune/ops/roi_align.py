@@ -131,15 +131,15 @@ def pool(
     boxes: Float[Array, "n 4"],
     bins: int,
     *,
-    strides: Sequence[int],
+    strides: Sequence[float],
     sampling_ratio: int = 0,
 ) -> Float[Array, "n {bins} {bins} c"]:
     """The features of boxes of one image, each from the level of the pyramid that its size asks for.
 
     Args:
-      strides: pixels per place of each level, powers of two.
+      strides: pixels per place of each level, doubling; levels are those of the nearest powers of two.
     """
-    lowest, highest = (int(np.log2(stride)) for stride in (strides[0], strides[-1]))
+    lowest, highest = (round(np.log2(stride)) for stride in (strides[0], strides[-1]))
     levels = levels_of(boxes, lowest, highest)
     parts = [
         jnp.where(

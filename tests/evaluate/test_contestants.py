@@ -1,9 +1,11 @@
 """Networks in a comparison: what they cost, with the scorer that guides them."""
 
+import jax.numpy as jnp
 from flax import nnx
 
-from jaxprune import flops, models, reduction, scoring
-from jaxprune.evaluate.contestants import contestants
+from jaxprune import dense, flops, models, reduction, scoring
+from jaxprune.evaluate.contestants import contestants, logits
+from jaxprune.flops.detectors import of_detector
 from jaxprune.reduction import DENSE
 
 
@@ -17,3 +19,14 @@ def test_the_scorer_guides_the_plans_with_scores_and_its_cost_counts():
     assert alone < made[DENSE].gflops() < made["scored"].gflops()
     assert made["topk"].model.pruner is None
     assert made["topk"].gflops() == flops.of_model(made["topk"].model).total / 1e9
+
+
+def test_a_detector_is_counted_and_timed_with_its_heads():
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2, "features": 8, "hidden": 8}
+    model = dense.create("mask_rcnn", encoder="vit", num_classes=3, **sizes, rngs=nnx.Rngs(0))
+    made = contestants(model, {"topk": reduction.Plan("topk", 0.5, (0,))})
+    whole = of_detector(model)
+    assert made[DENSE].gflops() == whole.total / 1e9 > made["topk"].gflops() > (whole.total - whole.encoder) / 1e9
+    # The masks count too: a call that returned boxes alone would not compute them.
+    detections = nnx.eval_shape(lambda: logits(model, jnp.zeros((1, 32, 32, 3))))
+    assert detections.masks.shape == (1, 100, 28, 28)

@@ -78,3 +78,16 @@ def test_weights_equal_the_published_loop(start, length, ratio, aligned):
         jnp.asarray([start]), jnp.asarray([start + length]), 9, 4, sampling_ratio=ratio, aligned=aligned
     )
     np.testing.assert_allclose(weights[0], slowly(start, start + length, 9, 4, ratio, aligned), atol=2e-5)
+
+
+def test_strides_between_powers_of_two_are_exact():
+    """A pyramid on patches of 14 pixels: a map of ones is one in every box, and a ramp is the place of the bin."""
+    strides = (3.5, 7.0)
+    sides = [int(56 / stride) for stride in strides]
+    ramps = [
+        jnp.broadcast_to((jnp.arange(side) + 0.5)[None, :, None] * stride, (side, side, 1))
+        for side, stride in zip(sides, strides, strict=True)
+    ]
+    boxes = jnp.array([[14.0, 14, 42, 42]])
+    pooled = pool(ramps, boxes, 4, strides=strides)
+    np.testing.assert_allclose(pooled[0, 0, :, 0], [17.5, 24.5, 31.5, 38.5], rtol=1e-5)

@@ -13,7 +13,7 @@ from jaxprune.bench.publish import publish
 from jaxprune.commands.benchmark import page
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
 from jaxprune.config import Config
-from jaxprune.dense import Segmenter
+from jaxprune.dense.parts.base import DenseNetwork
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.contestants import Contestant, contestants
 from jaxprune.nn.host import Host
@@ -43,7 +43,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Compares `config.plans` on the classifier of `config.run` or `config.model`, or on a model with random weights.
 
     Costs and speed are for one device. Accuracy is measured on all devices of `config.mesh`, if there are images, of
-    the run or of `config.data`; of a segmentation network, `segment` measures mIoU.
+    the run or of `config.data`; of a segmentation network, `segment` measures mIoU, and of a detector `detect` AP.
     """
     measured = measure(config, workdir)
     title, name = "Plans side by side", "jaxprune benchmark"
@@ -64,7 +64,7 @@ def measure(config: Config, workdir: Path) -> Measured:
         model, reduced, scorer=networks.guide(config, model) if reduced else None, seed=config.seed
     )
     measured, comparison, names = costs(candidates, config.batch_size, config.rounds), None, ()
-    compares = classifier is not None and not isinstance(classifier.model, Segmenter)
+    compares = classifier is not None and not isinstance(classifier.model, DenseNetwork)
     if classifier is not None and compares and inputs.has_images(classifier.origin, config):
         comparison, names = _compare(config, classifier, candidates), classifier.class_names
     rows = Table(BenchmarkRow(cost, comparison.result(cost.plan) if comparison else None) for cost in measured)

@@ -12,6 +12,7 @@ from jaxprune.commands.export.settings import FORMATS
 from jaxprune.commands.shared import networks, reporting
 from jaxprune.config import Config
 from jaxprune.data.pictures import open_pictures
+from jaxprune.errors import UserError
 from jaxprune.export.program import INPUTS
 from jaxprune.models.class_names import imagenet1k
 from jaxprune.reduction import apply
@@ -46,6 +47,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 def _network(config: Config) -> Any:
     """The network of the config under `config.plan`; a segmentation network with its head."""
+    if networks.detects(config):
+        raise UserError(f"{config.run} holds a detector, which cannot be exported: use checkpoints.load_model.")
     if not networks.segments(config):
         return networks.featured(config)
     model = networks.with_head(config).model

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.commands.predict import pixels
+from jaxprune.commands.predict import objects, pixels
 from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.config import Config
 from jaxprune.data.clips import one_view
@@ -20,9 +20,11 @@ TOP = 5
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Classifies `config.image` with the classifier of `config.run` or `config.model`, or each of its pixels."""
+    """Classifies `config.image` with the classifier of `config.run` or `config.model`, its pixels, or its objects."""
     if networks.segments(config):
         return pixels.run(config, workdir)
+    if networks.detects(config):
+        return objects.run(config, workdir)
     model, names, origin = networks.classifier(config)
     views = {"num_clips": config.data.num_clips, "num_crops": config.data.num_crops}
     picture = open_pictures(config.image, model.preprocessing, seed=config.seed, **views).read(0)

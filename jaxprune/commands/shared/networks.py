@@ -70,12 +70,12 @@ def classifier(config: Config) -> Classifier:
 
 
 def with_head(config: Config) -> Classifier:
-    """Opens the classifier of `origin`, or the segmentation network of `config.run`.
+    """Opens the classifier of `origin`, or the segmentation network or detector of `config.run`.
 
     Raises:
       UserError: see `classifier`.
     """
-    if not segments(config):
+    if not (segments(config) or detects(config)):
         return classifier(config)
     card = checkpoints.load_card(config.run)
     return Classifier(
@@ -85,7 +85,12 @@ def with_head(config: Config) -> Classifier:
 
 def segments(config: Config) -> bool:
     """Whether `config.run` is that of a segmentation network."""
-    return bool(config.run) and is_ours(config.run) and checkpoints.load_card(config.run).kind == "dense"
+    return bool(config.run) and is_ours(config.run) and checkpoints.load_card(config.run).family == "dense"
+
+
+def detects(config: Config) -> bool:
+    """Whether `config.run` is that of a detector."""
+    return bool(config.run) and is_ours(config.run) and checkpoints.load_card(config.run).family == "detector"
 
 
 def with_stride(record: Preprocessing, frame_stride: int) -> Preprocessing:

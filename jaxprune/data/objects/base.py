@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune.data.folder import read_example
-from jaxprune.data.source import Example
+from jaxprune.data.source import Example, example_name
 from jaxprune.errors import UserError
 
 _LARGEST_SIDE = 2**16
@@ -85,15 +85,18 @@ def columns(objects: Sequence[Object]) -> Example:
     }
 
 
-def coco_content(source: ObjectFiles, sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def coco_content(source: Any, sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Objects as the content of COCO's `instances_*.json`; images, classes and objects are counted from 1.
 
     Args:
+      source: an `ObjectFiles`, or another source with `objects`.
       sizes: (height, width) of each image.
     """
     images, annotations = [], []
     for index, (height, width) in enumerate(sizes):
-        images.append({"id": index + 1, "height": int(height), "width": int(width), "file_name": source.path(index)})
+        images.append(
+            {"id": index + 1, "height": int(height), "width": int(width), "file_name": example_name(source, index)}
+        )
         for annotated in source.objects(index):
             x0, y0, x1, y1 = annotated.box
             segmentation: Any = (

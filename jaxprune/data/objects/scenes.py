@@ -20,8 +20,21 @@ class SceneObjects(Scenes):
     def __getitem__(self, index: int) -> Example:
         example = super().__getitem__(index)
         mask = example.pop("mask")
-        annotated = Object(tight_box(mask), int(example["label"]), runs=runs_of(mask))
-        return {**example, **columns([annotated]), "label": np.int32(-1)}
+        return {**example, **columns([_object(example, mask)]), "label": np.int32(-1)}
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the images."""
+        return len(self._y), self._x.shape[1]
+
+    def objects(self, index: int) -> tuple[Object, ...]:
+        """Returns the objects of an image."""
+        example = super().__getitem__(index)
+        return (_object(example, example["mask"]),)
+
+
+def _object(example: Example, mask: np.ndarray) -> Object:
+    return Object(tight_box(mask), int(example["label"]), runs=runs_of(mask))
 
 
 def tight_box(mask: np.ndarray) -> tuple[float, float, float, float]:

@@ -1,0 +1,180 @@
+"""The report of `detect`: average precision with intervals, classes, plans, and images with what was found."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxprune.bench.costs import PlanCost, Promise
+from jaxprune.commands.shared import object_pictures, reporting
+from jaxprune.config import Config
+from jaxprune.data.objects.truth import Truth
+from jaxprune.evaluate.detection import DetectionOutcome
+from jaxprune.measures.detection_matches import DRAWS, interval, paired_interval
+from jaxprune.measures.intervals import Interval
+from jaxprune.report import Section, plots
+from jaxprune.report.table import Table, column
+from jaxprune.train.writer import read_metrics
+
+BOOTSTRAP = f"95 % interval over images (bootstrap, {DRAWS} draws)"
+TITLES = {"bbox": "box", "segm": "mask"}
+AREAS = {"AP_small": "small", "AP_medium": "medium", "AP_large": "large"}
+LOSSES = ("loss_rpn_cls", "loss_rpn_loc", "loss_cls", "loss_box_reg", "loss_mask")
+
+
+class Tested(NamedTuple):
+    """What a detector made of a set, and its cost for one image.
+
+    Attributes:
+      gflops: counted, heads included.
+      cost: measured, if it was.
+    """
+
+    outcome: DetectionOutcome
+    gflops: float
+    cost: PlanCost | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class KindRow:
+    """Average precision of boxes, or of masks."""
+
+    kind: str = column("of")
+    ap: Interval = column("AP", format=".3g", ends=("low", "high"))
+    ap50: float = column("AP50", format=".3g")
+    ap75: float = column("AP75", format=".3g")
+    small: float | None = column("small", format=".3g")
+    medium: float | None = column("medium", format=".3g")
+    large: float | None = column("large", format=".3g")
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassRow:
+    """A class of a table."""
+
+    name: str = column("class")
+    objects: int = column("objects")
+    box: float | None = column("box AP", format=".3g")
+    mask: float | None = column("mask AP", format=".3g")
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkRow:
+    """A network of a comparison."""
+
+    plan: str = column("plan")
+    gflops: float = column("GFLOPs", format=".4g")
+    box: Interval = column("box AP", format=".3g", ends=("low", "high"))
+    difference: Interval | None = column("difference", format="+.3g", ends=("difference low", "difference high"))
+    mask: float | None = column("mask AP", format=".3g")
+    images_per_second: float | None = column("images/s", format=".3g", default=None)
+    promise: Promise | None = None
+
+
+def describe(
+    config: Config,
+    workdir: Path,
+    summary: Mapping[str, Any],
+    *sources: Any,
+    tests: Mapping[str, Tested],
+    truth: Truth,
+    class_names: Sequence[str],
+) -> None:
+    """Adds the section on a run, and writes `classes.csv` and, with plans, `plans.csv`.
+
+    Args:
+      summary: the summary of the run.
+      sources: data sources whose unreadable files are listed.
+      tests: by plan, the network as it is first.
+      truth: the objects of the held-out images.
+      class_names: in the order of the classes.
+    """
+    workdir.mkdir(parents=True, exist_ok=True)
+    first, trains = next(iter(tests.values())).outcome, "steps" in summary
+    title = "Detection" if trains else "Test of a detector"
+    with reporting.report_section(workdir, workdir.name, title, f"detect-{workdir.name}") as section:
+        _head(section, config, workdir, summary, first)
+        if len(tests) > 1:
+            _plans(section, workdir, tests)
+        rows = _classes(first, truth, class_names)
+        rows.write_csv(workdir / "classes.csv")
+        section.table(rows, caption="Classes: objects without crowds, and AP; a class without objects has none.")
+        object_pictures.add_gallery(section, first.pictures, truth, class_names, config.drawn_score)
+        reporting.broken_files(section, *sources)
+
+
+def _head(
+    section: Section, config: Config, workdir: Path, summary: Mapping[str, Any], outcome: DetectionOutcome
+) -> None:
+    trains = "steps" in summary
+    under = f", under {summary['plan']}" if summary["plan"] else ""
+    frozen = " A frozen encoder: only pyramid and heads are trained." if trains and config.frozen else ""
+    section.text(
+        f"{'Trained on' if trains else 'On'} {summary['data']}{under}.{frozen} Tested on {summary['images']} images, "
+        f"resized to fit {config.data.img_size} × {config.data.img_size} pixels. AP is COCO's: the mean over overlaps "
+        "from .5 to .95 and over classes."
+    )
+    tiles = {}
+    for kind, title in TITLES.items():
+        if kind in outcome.precision:
+            low, high = (summary[f"{title}_AP_{end}"] for end in ("low", "high"))
+            note = f"{low:.1%} to {high:.1%}, {BOOTSTRAP}, {summary['images']} images"
+            tiles[f"{title} AP"] = (f"{summary[f'{title}_AP']:.1%}", note)
+    if trains:
+        reporting.note_if_short(section, dict(summary))
+        tiles |= {"steps": summary["steps"], "seconds": round(summary["seconds"])}
+    section.metric_tiles(tiles)
+    section.table(
+        _kinds(outcome),
+        caption=f"AP over overlaps from .5 to .95 with its {BOOTSTRAP}, at .5 and at .75, and of small (below 32² "
+        f"pixels), medium and large (from 96²) objects, of {summary['images']} images; empty where there are none.",
+    )
+    if trains:
+        records = read_metrics(workdir)
+        lines = {f"train/{name}": name.removeprefix("loss_") for name in LOSSES}
+        reporting.curves(section, records, {"train/loss": "all", **lines}, "loss")
+        reporting.curves(section, records, {f"eval/{name}_AP": name for name in TITLES.values()}, "AP", shares=True)
+
+
+def _kinds(outcome: DetectionOutcome) -> Table[KindRow]:
+    rows = []
+    for kind, precision in outcome.precision.items():
+        numbers = precision.summary
+        areas = [numbers[name] if numbers[name] >= 0 else None for name in AREAS]
+        rows.append(KindRow(TITLES[kind], interval(outcome.matches[kind]), numbers["AP50"], numbers["AP75"], *areas))
+    return Table(rows)
+
+
+def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested]) -> None:
+    dense, rows = next(iter(tests.values())).outcome, []
+    for name, (outcome, gflops, cost) in tests.items():
+        difference = paired_interval(outcome.matches["bbox"], dense.matches["bbox"]) if rows else None
+        mask = outcome.precision["segm"].summary["AP"] if "segm" in outcome.precision else None
+        speed = () if cost is None else (cost.images_per_second, cost.promise)
+        rows.append(NetworkRow(name, gflops, interval(outcome.matches["bbox"]), difference, mask, *speed))
+    table = Table(rows)
+    table.write_csv(workdir / "plans.csv")
+    timed = " Speed was measured in turns, heads included." if any(test.cost for test in tests.values()) else ""
+    section.table(
+        table,
+        caption=f"Each network, with the {BOOTSTRAP}, {dense.images} images; difference: of box AP from the first row, "
+        f"on the same images. GFLOPs of one image, heads included.{timed}",
+    )
+    series = {row.plan: ([row.gflops], [row.box.value]) for row in rows}
+    plot = plots.scatter_plot(series, "GFLOPs", "box AP", pareto=("min", "max"), shares=True)
+    section.figure(plot, f"Box AP against GFLOPs.{plots.front_note(plot)}{plots.cut_note(plot)}")
+
+
+def _classes(outcome: DetectionOutcome, truth: Truth, class_names: Sequence[str]) -> Table[ClassRow]:
+    """One row a class, in the order of the classes."""
+    place = {number: row for row, number in enumerate(outcome.precision["bbox"].class_ids.tolist())}
+    defined = lambda value: None if np.isnan(value) else float(value)
+    rows = []
+    for number, name in zip(truth.category_ids, class_names, strict=True):
+        row = place[number]
+        values = {kind: defined(precision.per_class[row]) for kind, precision in outcome.precision.items()}
+        objects = int(outcome.matches["bbox"][row].objects.sum())
+        rows.append(ClassRow(name, objects, values["bbox"], values.get("segm")))
+    return Table(rows)

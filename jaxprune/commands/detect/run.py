@@ -1,0 +1,206 @@
+"""Trains a detector and tests it; or tests a trained one, dense and under plans."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+
+from jaxprune import data as loader
+from jaxprune import processes
+from jaxprune.bench.costs import PlanCost, costs
+from jaxprune.checkpoints.run import write_card
+from jaxprune.commands.detect import inputs, networks
+from jaxprune.commands.detect.page import Tested, describe
+from jaxprune.commands.detect.settings import preprocessing
+from jaxprune.commands.shared import inputs as shared_inputs
+from jaxprune.commands.shared.training import Length, Training, begin, interrupted
+from jaxprune.config import Config
+from jaxprune.data.augment_objects import detector_input
+from jaxprune.data.objects.truth import Truth
+from jaxprune.evaluate.contestants import contestant
+from jaxprune.evaluate.detection import DetectionOutcome, measure
+from jaxprune.flops.detectors import of_detector
+from jaxprune.measures.average_precision import library
+from jaxprune.measures.detection_matches import interval
+from jaxprune.nn.params import Split, merge, split
+from jaxprune.reduction import DENSE
+from jaxprune.train.detection_optimizer import decays, rate_scales, warmup_steps
+from jaxprune.train.optimizer import adamw
+from jaxprune.train.state import TrainState
+from jaxprune.train.step import LossFn
+from jaxprune.train.writer import Writer
+
+_ENCODER = "encoder."
+# The names of the two kinds of average precision in metrics and summaries.
+KINDS = {"bbox": "box", "segm": "mask"}
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Trains a detector or tests one; writes checkpoints, metrics, `classes.csv` and a report to `workdir`."""
+    library()  # before hours of training, and not after them
+    if config.detector:
+        return _test(config, workdir)
+    if summary := begin(config, workdir):
+        return summary
+    training = _training(config, workdir)
+    network = networks.new(config, training.train.num_classes)
+    parts = split(network)
+    frozen = {name: x for name, x in parts.params.items() if config.frozen and name.startswith(_ENCODER)}
+    params = {name: x for name, x in parts.params.items() if name not in frozen}
+    write_card(workdir, network, training.train.class_names, fixed=frozen or None)
+    truth = Truth.of(training.held_out)
+
+    def outcome(state: TrainState, last: bool) -> DetectionOutcome:
+        arrays = {"model": (parts, {**frozen, **state.params})}
+        return _measured(config, arrays, training.held_out, truth, training.mesh, last)["model"]
+
+    tested: dict[int, DetectionOutcome] = {}
+
+    def evaluate(step: int, state: TrainState, writer: Writer) -> None:
+        tested.clear()
+        tested[step] = outcome(state, step == training.steps.total)
+        writer.metrics(step, "eval", _metrics(tested[step]))
+
+    result = training.fit(
+        params,
+        _loss(config, parts, frozen),
+        _optimizer(config, params, network, training),
+        [training.every(config.eval_every, evaluate)],
+        batches=inputs.train_batches(config, training.train),
+    )
+    if stopped := interrupted(result):
+        return stopped
+    at_end = tested.get(result.step)
+    at_end = at_end if at_end is not None and at_end.matches else outcome(result.state, True)
+    plan = None if network.plan is None else str(network.plan)
+    summary = {**training.outcome(result), **_scores(at_end), "plan": plan, "classes": training.train.num_classes}
+    summary["parameters"] = sum(int(x.size) for x in parts.params.values())
+    about: dict[str, Any] = {"truth": truth, "class_names": tuple(training.train.class_names)}
+    cost = of_detector(network).total / 1e9
+    page = functools.partial(describe, tests={"model": Tested(at_end, cost)}, **about)
+    return training.conclude(summary, page)
+
+
+def _training(config: Config, workdir: Path) -> Training:
+    train, held_out = inputs.source(config, "train"), inputs.source(config, "eval")
+    inputs.require_same_classes(train.class_names, held_out, "those of training")
+    inputs.require_room(train, config.data)
+    settings = config.optimizer
+    schedule = warmup_steps(
+        settings.lr,
+        config.steps,
+        milestones=[round(share * config.steps) for share in settings.milestones],
+        gamma=settings.gamma,
+        warmup=settings.warmup_steps,
+        warmup_factor=settings.warmup_ratio,
+    )
+    steps = Length(max(len(train) // config.batch_size, 1), config.steps)
+    return Training(config, workdir, train, held_out, steps, schedule, shared_inputs.mesh(config))
+
+
+def _optimizer(
+    config: Config, params: dict[str, Any], network: Any, training: Training
+) -> optax.GradientTransformation:
+    """AdamW as detectron2 trains ViTDet: rates by layer, and what decays."""
+    settings, names = config.optimizer, list(params)
+    return adamw(
+        training.schedule,
+        b1=settings.b1,
+        b2=settings.b2,
+        weight_decay=settings.weight_decay,
+        decay_mask=decays(names),
+        layer_scales=rate_scales(network, names, settings.layer_decay),
+        clip_norm=settings.clip_norm or None,
+    )
+
+
+def _loss(config: Config, parts: Split, frozen: dict[str, jax.Array]) -> LossFn:
+    pixels = {"mean": tuple(config.data.mean), "std": tuple(config.data.std)}
+
+    def loss_fn(params, batch, key):
+        images, sizes, objects = detector_input(batch, **pixels)
+        network = merge(parts.graph, {**params, **frozen}, parts.rest)
+        loss, shares = network.loss(images, objects, sizes=sizes, train=True, key=key)
+        return loss, dict(shares.losses)
+
+    return loss_fn
+
+
+def _measured(
+    config: Config, arrays: Any, source: Any, truth: Truth, mesh: Any, last: bool = True
+) -> dict[str, DetectionOutcome]:
+    return measure(
+        arrays,
+        source,
+        truth,
+        preprocessing(config),
+        mesh,
+        batch_size=config.test_batch or config.batch_size,
+        masks=config.data.masks != "none",
+        intervals=last,
+        pictures=config.pictures if last else 0,
+        num_threads=config.data.num_threads,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
+
+
+def _metrics(outcome: DetectionOutcome) -> dict[str, float]:
+    """The numbers of COCO's protocol that papers quote, by name; without those of areas that no object has."""
+    return {
+        f"{KINDS[kind]}_{name}": precision.summary[name]
+        for kind, precision in outcome.precision.items()
+        for name in ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
+        if precision.summary[name] >= 0 or name == "AP"
+    }
+
+
+def _scores(outcome: DetectionOutcome) -> dict[str, Any]:
+    """The summary of a test: average precision with its intervals."""
+    scores: dict[str, Any] = {**_metrics(outcome), "images": outcome.images, "detections": outcome.detections}
+    for kind, matched in outcome.matches.items():
+        span = interval(matched)
+        scores |= {f"{KINDS[kind]}_AP_{end}": getattr(span, end) for end in ("low", "high")}
+    return scores
+
+
+def _test(config: Config, workdir: Path) -> dict[str, Any]:
+    """Tests the network of `config.detector`, and the same under plans."""
+    network, class_names = networks.trained(config)
+    config = networks.with_recorded(config, network)
+    if network.mask_head is None:
+        config.data.masks = "none"
+    source = inputs.source(config, "eval")
+    inputs.require_same_classes(class_names, source, config.detector)
+    truth, by_plan = Truth.of(source), networks.under_plans(config, network)
+    parts = {name: split(model) for name, model in by_plan.items()}
+    arrays = {name: (part, {**part.params, **part.rest}) for name, part in parts.items()}
+    outcomes = _measured(config, arrays, source, truth, shared_inputs.mesh(config))
+    speeds = _speeds(config, by_plan) if config.rounds else {}
+    tests = {
+        name: Tested(outcome, of_detector(by_plan[name]).total / 1e9, speeds.get(name))
+        for name, outcome in outcomes.items()
+    }
+    plan = None if network.plan is None else str(network.plan)
+    summary: dict[str, Any] = {**_scores(outcomes[next(iter(outcomes))]), "data": loader.describe(source), "plan": plan}
+    summary["plans"] = {
+        name: {**_scores(outcome), "gflops": tests[name].gflops}
+        | ({"speed-up": speeds[name].promise.factor} if speeds else {})
+        for name, outcome in outcomes.items()
+    }
+    if processes.leads():
+        describe(config, workdir, summary, source, tests=tests, truth=truth, class_names=class_names)
+    processes.wait("described")
+    return summary
+
+
+def _speeds(config: Config, by_plan: dict[str, Any]) -> dict[str, PlanCost]:
+    """The speed of each network, in turns with the first one, on images of the size that they read."""
+    first, *reduced = by_plan
+    timed = {DENSE: contestant(by_plan[first])} | {name: contestant(by_plan[name]) for name in reduced}
+    measured = costs(timed, config.timed_batch, config.rounds)
+    names: Sequence[str] = (first, *reduced)
+    return dict(zip(names, measured, strict=True))

@@ -1,0 +1,58 @@
+"""Draws one picture with the boxes and masks of its objects."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxprune.commands.shared import networks, object_pictures, reporting
+from jaxprune.config import Config
+from jaxprune.data.augment_objects import detector_input
+from jaxprune.data.broken import Unreadable
+from jaxprune.data.folder import read_example
+from jaxprune.data.joint.detection import TestObjects
+from jaxprune.errors import UserError
+from jaxprune.evaluate.collectors.detections import DetectionCollector
+from jaxprune.evaluate.detection import TestedImage
+from jaxprune.report.pictures.label_map import legend, palette
+from jaxprune.train.writer import Writer
+
+LEAST = 0.5  # score of the detections that are drawn
+
+
+def run(config: Config, workdir: Path) -> dict[str, Any]:
+    """Finds the objects of `config.image`, resized to fit the network of `config.run`."""
+    model, names, origin = networks.with_head(config)
+    try:
+        image = np.array(read_example(str(Path(config.image).expanduser()), upright=False))
+    except Unreadable as error:
+        raise UserError(f"Image {config.image!r} cannot be read: {error.reason}.") from error
+    record = model.preprocessing
+    prepared = TestObjects(max(record.sides)).prepare({"image": image}, _no_draws, False)
+    batch = {"index": np.zeros(1, np.int32), **{name: np.asarray(value)[None] for name, value in prepared.items()}}
+    images, sizes, _ = detector_input(batch, mean=record.mean, std=record.std)
+    collector = DetectionCollector({}, [0], range(len(names)))
+    collector.update(batch, jax.jit(model)(images, sizes))
+    results = [result for result in collector.detections if result["score"] >= LEAST]
+    classes, colours, slug = [result["category_id"] for result in results], palette(len(names)), Path(config.image).stem
+    shape: Any = image.shape[:2]
+    drawn = object_pictures.draw(TestedImage(0, image, shape, results), results, classes, colours)
+    writer = Writer(workdir, tensorboard=False)
+    path = writer.images(0, f"predict-{slug}", drawn)
+    writer.close()
+    with reporting.report_section(workdir, origin, "Prediction", f"predict-{slug}") as section:
+        section.figure(drawn, f"{config.image}: {len(results)} objects with a score of at least {LEAST}.")
+        if present := sorted(set(classes)):
+            section.figure(legend([names[k] for k in present], [colours[k] for k in present]), alt="Legend")
+        rows = [
+            {"class": names[k], "score": result["score"], "box": " ".join(f"{side:.0f}" for side in result["bbox"])}
+            for k, result in zip(classes, results, strict=True)
+        ]
+        if rows:
+            section.table(rows, formats={"score": ".1%"}, caption="Boxes: left, top, width and height in pixels.")
+    return {"objects": len(results), "classes": [names[k] for k in classes], "picture": str(path)}
+
+
+def _no_draws(stream: int) -> Any:
+    raise AssertionError(f"stream {stream}: nothing is drawn for a prediction")

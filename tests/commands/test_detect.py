@@ -1,0 +1,294 @@
+"""The command `detect`: settings, training, resuming, tests of trained detectors under plans."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+from test_killed import assert_equal, wait_for
+
+from jaxprune import checkpoints, commands, main, parallel
+from jaxprune.commands.detect import inputs, networks
+from jaxprune.commands.detect.settings import preprocessing
+from jaxprune.commands.shared import inputs as shared_inputs
+from jaxprune.data.objects.scenes import SceneObjects
+from jaxprune.data.objects.truth import Truth
+from jaxprune.errors import UserError
+from jaxprune.evaluate.detection import measure
+from jaxprune.nn.params import split
+
+ROOT = Path(__file__).parent.parent.parent
+CONFIGS = ROOT / "configs/dense"
+NAMES = ("coco.py", "scenes_detect.py", "bccd.py")
+
+
+def config(name, **changes):
+    made = main.load_config(str(CONFIGS / name))
+    made.update(changes)
+    return made
+
+
+def run(made, workdir):
+    return commands.find("detect")(made, Path(workdir))
+
+
+def test_the_recipe_on_coco_has_the_published_numbers():
+    base, large = config("coco.py"), config("coco.py:size=large,cascade=true")
+    optimizer = base.optimizer
+    assert (base.batch_size, base.steps, optimizer.lr, optimizer.warmup_steps) == (32, 368_750, 5e-5, 250)
+    # ViTDet's 184,375 steps of 64 images, whose rate falls at 163,889 and 177,546.
+    assert [round(share * 184_375) for share in optimizer.milestones] == [163_889, 177_546]
+    assert base.steps * base.batch_size == 184_375 * 64
+    assert (optimizer.weight_decay, optimizer.layer_decay, base.model.drop_path_rate) == (0.1, 0.7, 0.1)
+    assert (large.optimizer.layer_decay, large.model.drop_path_rate, large.head.name) == (0.8, 0.4, "cascade_mask_rcnn")
+    assert tuple(base.data.scale) == (0.1, 2.0) and base.data.masks == "polygons"
+    with pytest.raises(UserError, match=r"size.*'huge'"):
+        config("coco.py:size=huge")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_whole_detector_is_described_by_its_config(name):
+    """Every argument of encoder and head is one, at full size; nothing is computed."""
+    from flax import nnx
+
+    made = config(name)
+    network = nnx.eval_shape(lambda: networks.new(made, 3))
+    assert network.num_classes == 3 and (network.mask_head is None) == (made.data.masks == "none")
+    assert network.preprocessing.img_size == (made.data.img_size,) * 2
+
+
+def refusal(made, tmp_path):
+    with pytest.raises(UserError) as error:
+        run(made, tmp_path)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_wrong_settings_are_said_at_once(tmp_path):
+    made = config("scenes_detect.py:smoke", steps=1)
+    made.optimizer.warmup_steps = 5
+    assert "warmup_steps=5 are more than the 1 steps" in refusal(made, tmp_path)
+    assert "data.source=voc needs config.data.path" in refusal(config("bccd.py"), tmp_path)
+    made = config("coco.py")
+    made.data.path = str(tmp_path / "nowhere")
+    assert "nowhere' does not exist" in refusal(made, tmp_path)
+    made = config("scenes_detect.py:smoke")
+    made.data.source = ""
+    assert "There are no images" in refusal(made, tmp_path)
+    for name, masks, problem in (
+        ("scenes_detect.py", "polygons", "data.source=scenes has no polygons"),
+        ("bccd.py", "bitmaps", "data.source=voc has boxes only"),
+    ):
+        made = config(name)
+        made.data.update(masks=masks, path=str(tmp_path))
+        assert problem in refusal(made, tmp_path)
+    made = config("scenes_detect.py:smoke")
+    made.data.scale = (2.0, 1.0)
+    assert "scale=(2.0, 1.0) is no range" in refusal(made, tmp_path)
+    made = config("scenes_detect.py:smoke")
+    made.head = {**made.head.to_dict(), "with_masks": False}
+    assert "head.with_masks follows from config.data.masks" in refusal(made, tmp_path)
+    made = config("scenes_detect.py:smoke", frozen=True, plan="topk")
+    assert "config.frozen trains no encoder" in refusal(made, tmp_path)
+
+
+def test_a_missing_library_is_said_before_anything_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
+    made = config("scenes_detect.py:smoke")
+    assert refusal(made, tmp_path / "run").endswith("pip install 'jaxprune[detection]'.")
+    assert not (tmp_path / "run").exists()
+
+
+def voc(root):
+    """Two splits of PASCAL VOC, the classes of the second among those of the first, and a class of its own."""
+    (root / "ImageSets/Main").mkdir(parents=True)
+    (root / "JPEGImages").mkdir()
+    (root / "Annotations").mkdir()
+    for name, kinds in {"a": ("cat", "dog"), "b": ("cat",), "c": ("owl",)}.items():
+        Image.new("RGB", (40, 30)).save(root / f"JPEGImages/{name}.jpg")
+        box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>20</xmax><ymax>10</ymax></bndbox>"
+        objects = "".join(f"<object><name>{kind}</name>{box}</object>" for kind in kinds)
+        (root / f"Annotations/{name}.xml").write_text(f"<annotation>{objects}</annotation>")
+    (root / "ImageSets/Main/train.txt").write_text("a\nb\n")
+    (root / "ImageSets/Main/test.txt").write_text("c\n")
+    return root
+
+
+def test_sources_of_a_config_have_the_same_classes_in_every_split(tmp_path):
+    made = config("bccd.py")
+    made.data.update(path=str(voc(tmp_path)), train_split="train")
+    train, held_out = inputs.source(made, "train"), inputs.source(made, "eval")
+    assert train.class_names == held_out.class_names == ("cat", "dog", "owl")
+    assert (len(train), len(held_out)) == (2, 1)
+    truth = Truth.of(held_out)
+    assert truth.content["images"][0]["width"] == 40 and truth.content["annotations"][0]["category_id"] == 3
+    made.data.eval_split = "val"
+    with pytest.raises(UserError, match=r"no list ImageSets/Main/val\.txt: choose one of test, train"):
+        inputs.source(made, "eval")
+    inputs.require_same_classes(train.class_names, held_out, "run")
+    with pytest.raises(UserError, match="held-out images have 3 classes and run 1"):
+        inputs.require_same_classes(("cat",), held_out, "run")
+
+
+def test_annotations_with_more_edges_than_there_are_places_are_said_before_training(tmp_path):
+    (tmp_path / "train2017").mkdir()
+    (tmp_path / "annotations").mkdir()
+    Image.new("RGB", (40, 30)).save(tmp_path / "train2017/a.png")
+    angles = np.linspace(0, 6, 50)
+    polygon = np.stack([20 + 9 * np.cos(angles), 15 + 9 * np.sin(angles)], 1).reshape(-1).tolist()
+    entry = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [11, 6, 18, 18], "segmentation": [polygon], "iscrowd": 0}
+    content = {
+        "images": [{"id": 1, "file_name": "a.png", "height": 30, "width": 40}],
+        "categories": [{"id": 1, "name": "disc"}],
+        "annotations": [entry],
+    }
+    (tmp_path / "annotations/instances_train2017.json").write_text(json.dumps(content))
+    made = config("coco.py")
+    made.data.path = str(tmp_path)
+    source = inputs.source(made, "train")
+    inputs.require_room(source, made.data)
+    made.data.num_edges = 40
+    with pytest.raises(UserError, match=r"object of 50 edges.*config\.data\.num_edges=40"):
+        inputs.require_room(source, made.data)
+
+
+@pytest.fixture(scope="module")
+def tested():
+    """What an untrained detector finds in six scenes, and its network."""
+    made = config("scenes_detect.py:smoke")
+    made.data.num_eval = 6
+    made.head.min_score = 0.0
+    network = networks.new(made, 10)
+    parts = split(network)
+    source = inputs.source(made, "eval")
+    truth = Truth.of(source)
+    arrays = {"model": (parts, {**parts.params, **parts.rest})}
+    mesh = parallel.make_mesh({"data": 1}, jax.devices()[:1])
+    options = {"batch_size": 4, "pictures": 2}
+    return measure(arrays, source, truth, preprocessing(made), mesh, **options)["model"], truth
+
+
+@pytest.mark.slow
+def test_a_test_reads_every_image_once_and_keeps_pictures(tested):
+    outcome, truth = tested
+    assert outcome.images == 6 and outcome.detections > 0 and set(outcome.precision) == {"bbox", "segm"}
+    assert [picture.index for picture in outcome.pictures] == [0, 3]
+    assert outcome.pictures[0].image.shape == (32, 32, 3) and outcome.pictures[0].detections
+    assert sum(int(matched.objects.sum()) for matched in outcome.matches["bbox"]) == 6
+    assert len(truth.of_images([1, 2])["annotations"]) == 2
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("detect") / "run"
+    return workdir, run(config("scenes_detect.py:smoke"), workdir)
+
+
+@pytest.mark.slow
+def test_a_run_has_scores_with_intervals_a_report_and_a_network(trained):
+    workdir, summary = trained
+    assert summary["box_AP_low"] <= summary["box_AP"] <= summary["box_AP_high"] and summary["images"] == 12
+    assert 0 <= summary["mask_AP"] <= 1 and summary["classes"] == 10 and summary["steps"] == 4
+    page = (workdir / "report.html").read_text()
+    for word in ("box AP", "mask AP", "AP50", "AP75", "medium", "12 images", "crescent", "95 % interval over images"):
+        assert word in page, word
+    with (workdir / "classes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["class"] for row in rows] == list(SceneObjects.class_names)
+    assert sum(int(row["objects"]) for row in rows) == 12
+    metrics = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert {"loss_cls", "loss_box_reg", "loss_mask", "loss_rpn_cls", "loss_rpn_loc"} <= set(metrics[0])
+    model = checkpoints.load_model(workdir)
+    assert model(jnp.zeros((1, 32, 32, 3))).masks.shape == (1, 4, 28, 28)
+
+
+@pytest.mark.slow
+def test_a_trained_detector_is_tested_under_plans(trained, tmp_path):
+    workdir, summary = trained
+    made = config("scenes_detect.py:smoke", detector=str(workdir), plans=("topk:restore=last",), keep_rate=0.5)
+    made.update(rounds=2, reduction_loc=(0,))
+    made.data.source = ""
+    tested = run(made, tmp_path / "plans")
+    assert tested["box_AP"] == pytest.approx(summary["box_AP"], abs=1e-6)
+    assert list(tested["plans"]) == ["dense", "topk:restore=last"]
+    assert tested["plans"]["topk:restore=last"]["gflops"] < tested["plans"]["dense"]["gflops"]
+    assert tested["plans"]["topk:restore=last"]["speed-up"] > 0
+    assert "difference" in (tmp_path / "plans/report.html").read_text()
+    with (tmp_path / "plans/plans.csv").open() as file:
+        assert [row["plan"] for row in csv.DictReader(file)] == ["dense", "topk:restore=last"]
+
+
+@pytest.mark.slow
+def test_a_frozen_encoder_keeps_its_weights(tmp_path):
+    made = config("bccd.py:smoke", frozen=True, steps=2)
+    summary = run(made, tmp_path / "run")
+    from jaxprune.nn.params import variables
+
+    ours, before = variables(checkpoints.load_model(tmp_path / "run")), variables(networks.new(made, 10))
+    moved = {name for name in before if not np.array_equal(ours[name][...], before[name][...])}
+    assert moved and not any(name.startswith("encoder.") for name in moved)
+    assert "box_AP" in summary and "mask_AP" not in summary
+
+
+@pytest.mark.slow
+def test_other_commands_say_which_one_knows_a_detector(trained, tmp_path):
+    workdir, _ = trained
+    made = main.load_config(str(CONFIGS / "scenes.py:smoke"))
+    made.segmenter, made.data.source = str(workdir), ""
+    with pytest.raises(
+        UserError, match="holds a detector, and a segmentation network is needed: use the command detect"
+    ):
+        commands.find("segment")(made, tmp_path / "segment")
+    made = main.load_config(str(ROOT / "configs/evaluate.py"))
+    made.update(run=str(workdir))
+    with pytest.raises(UserError, match=r"holds a detector.*use the command detect"):
+        commands.find("evaluate")(made, tmp_path / "evaluate")
+
+
+COMMAND = [
+    *(sys.executable, "-m", "jaxprune.main", "--config=configs/dense/scenes_detect.py:smoke"),
+    *("--config.steps=40", "--config.checkpoint_every=5", "--config.eval_every=20"),
+]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_ends_as_one_that_is_not(tmp_path):
+    # XLA for CPUs compiles this step to programs whose gradients differ in the last bits from process to process; the
+    # cache hands the first one to all runs.
+    cache = {
+        "JAX_ENABLE_COMPILATION_CACHE": "true",
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    options = {"stdout": subprocess.DEVNULL, "env": {**os.environ, **cache}}
+    start = lambda name: subprocess.Popen([*COMMAND, f"--workdir={tmp_path / name}"], **options)
+    assert start("whole").wait() == 0
+    killed = start("killed")
+    wait_for(tmp_path / "killed", 10)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    time.sleep(0.1)
+    assert start("killed").wait() == 0
+    assert_equal(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.eight_devices
+def test_eight_devices_train_and_test_as_one(tmp_path, monkeypatch):
+    meshes = {"one": lambda config: parallel.make_mesh({"data": 1}, jax.devices()[:1]), "eight": shared_inputs.mesh}
+    losses, summaries = {}, {}
+    for count, mesh in meshes.items():
+        monkeypatch.setattr(shared_inputs, "mesh", mesh)
+        summaries[count] = run(config("scenes_detect.py:smoke"), tmp_path / count)
+        lines = (tmp_path / count / "metrics.jsonl").read_text().splitlines()
+        losses[count] = [row["loss"] for row in map(json.loads, lines) if row["split"] == "train"]
+    np.testing.assert_allclose(losses["one"], losses["eight"], rtol=1e-4)
+    assert summaries["one"]["box_AP"] == pytest.approx(summaries["eight"]["box_AP"], abs=1e-3)

@@ -1,0 +1,98 @@
+"""Matches of single images give COCO's average precision, and intervals over images."""
+
+import json
+
+import numpy as np
+import pytest
+from support import golden
+
+from jaxprune.measures.average_precision import average_precision, encode
+from jaxprune.measures.detection_matches import interval, matches, paired_interval, precision_of
+
+pytest.importorskip("faster_coco_eval")
+FILE = golden("dense/coco_ap")
+ANNOTATIONS, DETECTIONS = (json.loads(str(FILE[f"in/{key}_json"])) for key in ("annotations", "detections"))
+
+
+@pytest.mark.parametrize("kind", ["bbox", "segm"])
+def test_every_image_once_gives_the_published_average_precision(kind):
+    by_class = matches(ANNOTATIONS, DETECTIONS, kind)
+    once = np.ones(len(ANNOTATIONS["images"]), int)
+    published = float(FILE[f"out/{kind}/stats"][FILE["out/stat_names"].tolist().index("AP")])
+    assert precision_of(by_class, once) == pytest.approx(published, abs=1e-9)
+    per_class = average_precision(ANNOTATIONS, DETECTIONS, kind).per_class
+    ours = [precision_of([matched], once) for matched in by_class]
+    np.testing.assert_allclose(ours, per_class, atol=1e-9)
+
+
+def scenes(count, seed):
+    """Images with an object of one of two classes and a crowd in some, and detections near and far of it."""
+    random = np.random.default_rng(seed)
+    images = [{"id": 10 * i + 3, "height": 40, "width": 40} for i in range(count)]
+    objects, detections = [], []
+    for image in images:
+        label, x, y = int(random.integers(1, 3)), *random.integers(0, 20, 2).tolist()
+        crowd = int(random.random() < 0.2)
+        objects.append(annotated(len(objects) + 1, image["id"], label, (x, y, 15, 12), crowd))
+        for _ in range(3):
+            shift = random.integers(-3, 4, 2)
+            box = (max(x + int(shift[0]), 0), max(y + int(shift[1]), 0), 15, 12)
+            result = annotated(0, image["id"], label, box, 0)
+            detections.append({**result, "score": round(float(random.random()), 1)})
+    return {
+        "images": images,
+        "annotations": objects,
+        "categories": [{"id": i, "name": str(i)} for i in (1, 2)],
+    }, detections
+
+
+def annotated(number, image, label, box, crowd):
+    x, y, width, height = box
+    mask = np.zeros((40, 40), bool)
+    mask[y : y + height, x : x + width] = True
+    shape = {"bbox": list(box), "area": width * height, "segmentation": encode(mask)}
+    return {"id": number, "image_id": image, "category_id": label, "iscrowd": crowd, **shape}
+
+
+def repeated(content, detections, rows):
+    """A set in which images come several times, as images of their own."""
+    images, objects, results = [], [], []
+    for place, row in enumerate(rows):
+        old = sorted(content["images"], key=lambda image: image["id"])[row]["id"]
+        images.append({"id": place, "height": 40, "width": 40})
+        objects += [{**e, "image_id": place, "id": 0} for e in content["annotations"] if e["image_id"] == old]
+        results += [{**r, "image_id": place} for r in detections if r["image_id"] == old]
+    objects = [{**entry, "id": number + 1} for number, entry in enumerate(objects)]
+    return {**content, "images": images, "annotations": objects}, results
+
+
+@pytest.mark.parametrize("kind", ["bbox", "segm"])
+def test_weights_are_repeated_images(kind):
+    content, detections = scenes(6, 0)
+    # Distinct scores: the order of equal ones would be that of the copies.
+    detections = [{**result, "score": 0.9 - 0.01 * place} for place, result in enumerate(detections)]
+    by_class = matches(content, detections, kind)
+    for rows in ([0, 0, 0, 1, 2, 5], [3, 3, 4, 4, 4, 4], [0, 1, 2, 3, 4, 5]):
+        expected = average_precision(*repeated(content, detections, rows), kind).summary["AP"]
+        assert precision_of(by_class, np.bincount(rows, minlength=6)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_intervals_narrow_with_images_and_a_detector_does_not_differ_from_itself():
+    few, many = (matches(*scenes(count, 1)) for count in (12, 120))
+    spans = [interval(by_class) for by_class in (few, many)]
+    for span in spans:
+        assert span.low < span.value < span.high
+    assert spans[1].half < 0.6 * spans[0].half
+    assert paired_interval(many, many) == (0, 0, 0)
+    content, detections = scenes(120, 1)
+    worse = matches(content, [result for result in detections if result["image_id"] % 20 != 3])
+    gap = paired_interval(worse, many)
+    assert gap.high < 0 and gap.value == pytest.approx(interval(worse).value - interval(many).value)
+
+
+def test_nothing_detected_is_zero_and_nothing_annotated_is_none():
+    content, _ = scenes(4, 2)
+    nothing = matches(content, [])
+    assert interval(nothing).value == 0
+    empty = matches({**content, "annotations": []}, [])
+    assert np.isnan(interval(empty).value) and np.isnan(interval(empty).low)
