@@ -15,6 +15,7 @@ from jaxprune.checkpoints.run import write_card
 from jaxprune.commands.detect import inputs, networks
 from jaxprune.commands.detect.page import Tested, describe
 from jaxprune.commands.detect.settings import preprocessing
+from jaxprune.commands.shared import dense_networks
 from jaxprune.commands.shared import inputs as shared_inputs
 from jaxprune.commands.shared.training import Length, Training, begin, interrupted
 from jaxprune.config import Config
@@ -175,7 +176,7 @@ def _test(config: Config, workdir: Path) -> dict[str, Any]:
         config.data.masks = "none"
     source = inputs.source(config, "eval")
     inputs.require_same_classes(class_names, source, config.detector)
-    truth, by_plan = Truth.of(source), networks.under_plans(config, network)
+    truth, by_plan = Truth.of(source), dense_networks.under_plans(config, network)
     parts = {name: split(model) for name, model in by_plan.items()}
     arrays = {name: (part, {**part.params, **part.rest}) for name, part in parts.items()}
     outcomes = _measured(config, arrays, source, truth, shared_inputs.mesh(config))

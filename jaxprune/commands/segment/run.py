@@ -17,6 +17,7 @@ from jaxprune.commands.segment import features, inputs, networks
 from jaxprune.commands.segment.page import Tested, describe
 from jaxprune.commands.segment.parameter_groups import grouped_optimizer
 from jaxprune.commands.segment.settings import preprocessing, test_time
+from jaxprune.commands.shared import dense_networks
 from jaxprune.commands.shared import inputs as shared_inputs
 from jaxprune.commands.shared.training import Length, Training, begin, interrupted
 from jaxprune.config import Config
@@ -187,7 +188,7 @@ def _test(config: Config, workdir: Path) -> dict[str, Any]:
     config = networks.with_recorded(config, network)
     source = inputs.source(config, "eval")
     shared_inputs.require_classes(source, len(class_names), config.segmenter)
-    contestants = networks.under_plans(config, network)
+    contestants = dense_networks.under_plans(config, network)
     parts = {name: split(model) for name, model in contestants.items()}
     arrays = {name: (part, {**part.params, **part.rest}) for name, part in parts.items()}
     outcomes = _measured(config, arrays, source, shared_inputs.mesh(config), config.pictures)
