@@ -127,7 +127,8 @@ class Table(Sequence[Record], Generic[Record]):
     def cells(self) -> list[dict[str, Any]]:
         """Returns {title: value} for each row, as a report shows them."""
         return [
-            {title: cell for column, value in self._values(row) for title, cell in column.cells(value)} for row in self
+            _distinct((title, cell) for column, value in self._values(row) for title, cell in column.cells(value))
+            for row in self
         ]
 
     def flat(self, ends: bool = True) -> list[dict[str, Any]]:
@@ -137,7 +138,7 @@ class Table(Sequence[Record], Generic[Record]):
           ends: whether what follows the centre of a tuple is there.
         """
         return [
-            {title: cell for column, value in self._values(row) for title, cell in column.parts(value, ends)}
+            _distinct((title, cell) for column, value in self._values(row) for title, cell in column.parts(value, ends))
             for row in self
         ]
 
@@ -177,6 +178,15 @@ def _fields(record: Any) -> Iterator[tuple[str, Column, Any]]:
             yield field.name, field.metadata["column"], value
         elif dataclasses.is_dataclass(value):
             yield from _fields(value)
+
+
+def _distinct(cells: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for title, cell in cells:
+        if title in row:
+            raise ValueError(f"two columns of a table are called {title!r}: one would hide the other")
+        row[title] = cell
+    return row
 
 
 def as_text(rows: Rows) -> str:

@@ -4,6 +4,8 @@ import csv
 import dataclasses
 import re
 
+import pytest
+
 from jaxprune.report import Report
 from jaxprune.report.table import Table, as_text, column, write_csv
 
@@ -83,3 +85,15 @@ def test_records_have_one_cell_a_field_in_a_report():
 def test_a_slice_of_a_table_is_a_table_with_its_columns():
     table = Table([DENSE, TOPK]).only("name")
     assert table[1:].flat() == [{"plan": "topk"}] and table[0] is DENSE and len(table) == 2
+
+
+def test_no_column_hides_another():
+    @dataclasses.dataclass(frozen=True)
+    class Twice:
+        accuracy: tuple[float, float, float] = column("accuracy", ends=("low", "high"))
+        speed: tuple[float, float, float] = column("speed", ends=("low", "high"))
+
+    table = Table([Twice((0.5, 0.4, 0.6), (2.0, 1.0, 3.0))])
+    with pytest.raises(ValueError, match="two columns of a table are called 'low'"):
+        table.text()
+    assert table.cells() == [{"accuracy": (0.5, 0.4, 0.6), "speed": (2.0, 1.0, 3.0)}]

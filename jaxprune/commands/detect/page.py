@@ -67,7 +67,7 @@ class NetworkRow:
     plan: str = column("plan")
     gflops: float = column("GFLOPs", format=".4g")
     box: Interval = column("box AP", format=".3g", ends=("low", "high"))
-    difference: Interval | None = column("difference", format="+.3g", ends=("difference low", "difference high"))
+    difference: Interval | None = column("difference", format="+.3g")
     mask: float | None = column("mask AP", format=".3g")
     images_per_second: float | None = column("images/s", format=".3g", default=None)
     promise: Promise | None = None

@@ -55,8 +55,8 @@ class NetworkRow:
     plan: str = column("plan")
     gflops: float = column("GFLOPs", format=".4g")
     mean_iou: Interval = column("mIoU", format=".3g", ends=("low", "high"))
-    difference: Interval | None = column("difference", format="+.3g", ends=("low", "high"))
-    pixel_accuracy: Interval = column("aAcc", format=".3g", ends=("low", "high"))
+    difference: Interval | None = column("difference", format="+.3g")
+    pixel_accuracy: Interval = column("aAcc", format=".3g")
     agreement: float = column("agreement", format=".4g")
     images_per_second: float | None = column("images/s", format=".3g", default=None)
     promise: Promise | None = None
