@@ -131,7 +131,7 @@ def pool(
     boxes: Float[Array, "n 4"],
     bins: int,
     *,
-    strides: Sequence[float],
+    strides: Sequence[float | int],
     sampling_ratio: int = 0,
 ) -> Float[Array, "n {bins} {bins} c"]:
     """The features of boxes of one image, each from the level of the pyramid that its size asks for.
