@@ -41,11 +41,14 @@ class VisionTransformer(Host):
         the mean (`fc_norm`); "map" lets a learned query attend to the tokens (`nn.attention_pool`).
       class_token: whether there is a CLS token, in front.
       cls_token_mlp: whether an MLP maps the CLS token before its position is added, as in TEC's fine-tuning.
-      dist_token: whether a distillation token with its own head follows it; the logits are the mean of both heads.
+      dist_token: whether a distillation token with its own head follows it; the logits are the mean of both heads, and
+        without classes the pooled features that of both tokens.
       reg_tokens: number of register tokens, after these.
       no_embed_class: no position embeddings for the prefix, only for the patches.
       pos_embed: "learn", "sincos" for MAE's fixed table, or "none".
       fc_norm: whether the pooled features are normalised instead of all tokens; None decides by `global_pool`.
+      act_layer: activation of the MLPs of blocks and attention pooling, "gelu", "gelu_tanh", "quick_gelu" or "silu";
+        None is that of the style.
       qkv_bias: see `nn.attention.Attention`.
       norm_eps: epsilon of the norms.
       init_values: LayerScale's initial value; None leaves it out.
@@ -69,6 +72,7 @@ class VisionTransformer(Host):
         depth: int = 12,
         num_heads: int = 12,
         mlp_ratio: float = 4.0,
+        act_layer: str | None = None,
         qkv_bias: bool | str = True,
         norm_eps: float = 1e-6,
         init_values: float | None = None,
@@ -96,7 +100,7 @@ class VisionTransformer(Host):
             raise unknown("pos_embed", pos_embed, POSITIONS)
         if global_pool == "token" and not class_token and num_classes:
             raise UserError("global_pool='token' needs class_token=True: use global_pool='avg' without a CLS token.")
-        self.style = STYLES[style]
+        self.style = STYLES[style] if act_layer is None else STYLES[style].with_activation(act_layer)
         if self.style.block.relative_bias and (dist_token or reg_tokens or not class_token):
             raise UserError(
                 f"style={style!r} has relative positions for one CLS token and patches only: leave out other tokens."
@@ -305,11 +309,15 @@ class VisionTransformer(Host):
         return (logits + distilled) / 2, (logits, distilled)
 
     def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
-        """Pools tokens: the CLS token, or patch tokens weighted by the number of patches each represents."""
+        """Pools tokens: the CLS token, or patch tokens weighted by the number of patches each represents.
+
+        A distilled network without classes pools the mean of its CLS and distillation tokens, as in timm.
+        """
         first = 0 if self.attn_pool is not None and self.style.map_prefix else self.num_prefix_tokens
         x, size = tokens.x[:, first:], jnp.where(tokens.policy > 0, tokens.size, 0)[:, first:]
         if self.global_pool == "token":
-            pooled = tokens.x[:, 0]
+            distilled = self.head is None and self.cls_token is not None and self.dist_token is not None
+            pooled = (tokens.x[:, 0] + tokens.x[:, 1]) / 2 if distilled else tokens.x[:, 0]
         elif self.attn_pool is not None:
             pooled = self.attn_pool(x, size)
         else:

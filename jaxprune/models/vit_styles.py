@@ -3,7 +3,9 @@
 import dataclasses
 from typing import Literal
 
+from jaxprune.errors import UserError, unknown
 from jaxprune.nn.block_style import PLAIN, Style
+from jaxprune.nn.mlp import ACTIVATIONS
 from jaxprune.nn.rotary import Rotary
 
 
@@ -36,6 +38,18 @@ class VitStyle:
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
     cut: bool = False
     names: tuple[str, ...] = ()
+
+    def with_activation(self, activation: str) -> "VitStyle":
+        """Returns the variant with another activation of its MLPs, one of `nn.mlp.ACTIVATIONS`.
+
+        Raises:
+          UserError: there is no such activation, or the MLPs are SwiGLU's.
+        """
+        if activation not in ACTIVATIONS:
+            raise unknown("act_layer", activation, ACTIVATIONS)
+        if self.block.mlp != "plain":
+            raise UserError(f"act_layer={activation!r} has no place in a network with SwiGLU: leave act_layer out.")
+        return dataclasses.replace(self, block=dataclasses.replace(self.block, activation=activation))
 
 
 # Names that differ in timm's class `Eva` and in BEiT: LayerScale, and layers stored as separate tensors.

@@ -16,9 +16,12 @@ def quick_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return x * jax.nn.sigmoid(1.702 * x)
 
 
+_GELU = functools.partial(jax.nn.gelu, approximate=False)
+
 # By timm's names.
 ACTIVATIONS = {
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu": _GELU,
+    "gelu_erf": _GELU,
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "quick_gelu": quick_gelu,
     "silu": jax.nn.silu,

@@ -1,5 +1,6 @@
 """Opens a network by its name, with published weights."""
 
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -12,11 +13,14 @@ from jaxprune import mim, models
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.base import STORED
 from jaxprune.models.vit import VisionTransformer
+from jaxprune.models.vit_styles import STYLES
 from jaxprune.nn.params import unfilled, variables
 from jaxprune.weights.guess_network import likeness, patterns
-from jaxprune.weights.read import by_timm, fill, read_tensors
+from jaxprune.weights.read import by_timm, fill, other_activation, read_tensors
 from jaxprune.weights.rules import published_names, to_ours
 from jaxprune.weights.sources import Tensors, timm
+
+_log = logging.getLogger(__name__)
 
 
 def open_published(
@@ -29,8 +33,8 @@ def open_published(
 ) -> Any:
     """Returns the network called `name` with as many classes as the file has: 0 of one without a classifier.
 
-    A file with `fc_norm` belongs to a network that pools over its patches. From a file of a pre-training framework the
-    encoder is opened.
+    A file with `fc_norm` belongs to a network that pools over its patches, and one of transformers' SigLIP to one with
+    tanh GELU (`act_layer`, with a warning). From a file of a pre-training framework the encoder is opened.
 
     Args:
       weights: see `load_pretrained`.
@@ -48,6 +52,10 @@ def open_published(
     style = models.arguments(name).get("style", "vit")
     if "fc_norm.weight" in tensors and models.takes(name, "global_pool") and style in ("vit", "timm"):
         arguments["global_pool"] = "avg"
+    activation = other_activation(file, STYLES.get(style)) if models.takes(name, "act_layer") else None
+    if activation is not None:
+        arguments["act_layer"] = activation
+        _log.warning('%s: opened with act_layer="%s", with which transformers computes SigLIP', source, activation)
     make = lambda num_classes: models.create(name, **arguments, num_classes=num_classes, rngs=nnx.Rngs(0))
     shapes = lambda num_classes: nnx.eval_shape(lambda: make(num_classes))
     with_head = shapes(1)

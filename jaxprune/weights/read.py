@@ -1,6 +1,7 @@
 """Reads published weights and loads them into a network: either completely, or with a clear error."""
 
 import fnmatch
+import logging
 import math
 import os
 import re
@@ -14,6 +15,7 @@ import numpy as np
 
 from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.files import as_path
+from jaxprune.models.vit_styles import VitStyle
 from jaxprune.nn.params import Fixed, variables
 from jaxprune.scoring import Scorer
 from jaxprune.weights.finite import is_real, require_finite
@@ -23,8 +25,10 @@ from jaxprune.weights.hub import fetched, is_remote
 from jaxprune.weights.positions import resample_to, table_names
 from jaxprune.weights.read_names import to_timm
 from jaxprune.weights.rules import to_ours
-from jaxprune.weights.sources import Published
+from jaxprune.weights.sources import Published, hugging_face_towers
 from jaxprune.weights.trained_methods import trained_methods
+
+_log = logging.getLogger(__name__)
 
 # Bytes that a compressed archive may unpack to besides those that weights of its size do.
 _UNPACKED = 2**28
@@ -181,7 +185,22 @@ def fill(
     entries = to_ours(by_timm(tensors, ignored), model)
     with trained_methods(model, entries):
         _put(model, entries, label, new=new, antialias=antialias, source=source)
+    if (activation := other_activation(tensors, getattr(getattr(model, "encoder", model), "style", None))) is not None:
+        _log.warning(
+            "%s: transformers computes SigLIP with another activation, features differ by about 1e-3: create the "
+            'network with act_layer="%s"',
+            label,
+            activation,
+        )
     return model
+
+
+def other_activation(tensors: Mapping[str, Any], style: Any) -> str | None:
+    """Returns the activation that weights were trained with, where a ViT of this style has another; else None."""
+    if not isinstance(style, VitStyle) or not hugging_face_towers.is_siglip(tensors):
+        return None
+    activation, plain = hugging_face_towers.SIGLIP_ACTIVATION, style.block.mlp == "plain"
+    return activation if plain and style.block.activation != activation else None
 
 
 def _put(

@@ -48,6 +48,17 @@ def test_matches_distilled_deit():
     chex.assert_trees_all_close(logits, file["logits_eval"], atol=2e-5, rtol=0)
 
 
+def test_distilled_deit_without_classes_pools_both_tokens():
+    file = golden("mim/deit_distilled")
+    sizes = dict(zip(("img_size", "patch_size", "embed_dim", "depth", "num_heads"), file["cfg"].tolist(), strict=False))
+    sizes["mlp_ratio"] = float(file.get("mlp_ratio", 4.0))
+    model = models.create("deit_tiny_distilled_patch16_224", **sizes, num_classes=0, rngs=nnx.Rngs(0))
+    checkpoints.load_pretrained(model, weights(file), ignored=("head.*", "head_dist.*"))
+    pooled, aux = model(jnp.asarray(nhwc(file["imgs"])))
+    chex.assert_trees_all_close(pooled, file["features"][:, :2].mean(1), atol=2e-5, rtol=0)
+    chex.assert_trees_all_equal(model.pool(aux.tokens), pooled)
+
+
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 3}
 
 

@@ -1,7 +1,7 @@
 """The names of the image towers of CLIP, SigLIP and AIMv2 in Hugging Face's transformers."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,10 @@ from jaxprune.weights.sources.openai_clip import join_pooling, split_pooling, wi
 
 _KIND = r"\.(weight|bias)"
 _PATCHES = r"((?:.+\.)?)embeddings\.(?:patch_embedding|patch_embed)\.weight"
+# `SiglipVisionConfig`'s `hidden_act`, "gelu_pytorch_tanh", by its name in timm.
+SIGLIP_ACTIVATION = "gelu_tanh"
+_SIGLIP_PATCHES = r"((?:.+\.)?)embeddings\.patch_embedding\.weight"
+_SIGLIP_EMBEDDINGS = ("patch_embedding.bias", "position_embedding.weight")
 _LAYER = r"encoder\.layers\.(\d+)\."
 _NAMES = (
     (rf"embeddings\.(?:patch_embedding|patch_embed){_KIND}", r"patch_embed.proj.\1"),
@@ -44,6 +48,15 @@ _NAMES = (
     (rf"{_LAYER}ffn\.up_proj{_KIND}", r"blocks.\1.mlp.fc1_x.\2"),
     (rf"{_LAYER}ffn\.down_proj{_KIND}", r"blocks.\1.mlp.fc2.\2"),
 )
+
+
+def is_siglip(names: Iterable[str]) -> bool:
+    """Whether names of tensors are those of transformers' SigLIP, which computes with `SIGLIP_ACTIVATION`."""
+    present = set(names)
+    places = [match[1] for name in present if (match := re.fullmatch(_SIGLIP_PATCHES, name))]
+    embeddings = {f"{place}embeddings.{part}" for place in places for part in _SIGLIP_EMBEDDINGS}
+    besides = {f"{place}embeddings.class_embedding" for place in places}  # CLIP's
+    return len(places) == 1 and embeddings <= present and not besides & present
 
 
 def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
