@@ -14,6 +14,7 @@ from PIL import Image
 
 from jaxprune import commands, main, models
 from jaxprune.checkpoints import save_model
+from jaxprune.train import workdir as workdirs
 
 pytestmark = pytest.mark.slow
 
@@ -135,9 +136,12 @@ def test_hierarchical_networks_are_pruned(tmp_path):
 def test_training_from_scratch_takes_as_long_as_both_phases(tmp_path):
     done = tmp_path / "quickstart"
     commands.find("quickstart")(main.load_config(str(ROOT / "configs/quickstart.py:smoke")), done)
+    for phase, seconds in (("pretrain", 4.0), ("finetune", 2.0), ("scratch", 2.0)):  # as if it had been an idle machine
+        workdirs.mark_complete(done / phase, {**workdirs.read_summary(done / phase), "seconds": seconds})
     run("studies/scratch", tmp_path, f"--run={done}", "--rates", "1e-3", "--out=study")
     both, short, long = rows(tmp_path / "study" / "scratch.csv")
-    assert int(long["steps"]) > int(short["steps"]) and float(both["minutes"]) > float(short["minutes"])
+    assert int(long["steps"]) == 3 * int(short["steps"])
+    assert float(both["minutes"]) == pytest.approx(0.1) and float(short["minutes"]) == pytest.approx(2 / 60, rel=1e-2)
     assert all(float(row["accuracy_low"]) <= float(row["accuracy"]) for row in (both, short, long))
 
 
