@@ -5,10 +5,14 @@ from jaxprune import search_path
 if __name__ == "__main__":
     search_path.leave_out_working_directory()  # before a module in it can be imported
 
-from jaxprune import ctrl_c, host_memory
+from jaxprune import ctrl_c
 
 if __name__ == "__main__":
     ctrl_c.end_quietly()  # the imports take a while
+
+from jaxprune import host_memory
+
+if __name__ == "__main__":
     host_memory.use_huge_pages()  # restarts the program, hence before the slow imports
 
 import ast
