@@ -41,7 +41,7 @@ def default_places(depth: int) -> tuple[tuple[int, ...], ...]:
     """Returns the places where plans reduce: every block, after each quarter, and three times in the first half.
 
     Merging a little in every block, as ToMe was published, stays closer to the dense network than three large steps of
-    the same cost; for methods that drop rows it makes no difference.
+    the same cost; Random, which drops rows, gains a little from it.
 
     >>> default_places(6)
     ((0, 1, 2, 3, 4, 5), (1, 3, 4), (1, 2, 3))
