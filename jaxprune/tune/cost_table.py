@@ -95,9 +95,15 @@ class CostTable(NamedTuple):
         """The measured methods."""
         return tuple(dict.fromkeys(part.role for part, _ in self.parts if part.role != PLAIN))
 
-    def predict(self, model: Any) -> Cost:
-        """Predicts the cost of a network: the dense one, or the same under a plan of measured methods."""
-        dense, reduced = (tuple(map(self._cost, blocks)) for blocks in (_as_dense(model), parts(model)))
+    def predict(self, model: Any, dense_model: Any = None) -> Cost:
+        """Predicts the cost of a network: the dense one, or the same under a plan of measured methods.
+
+        Args:
+          model: the network.
+          dense_model: the network that was measured, if `model` is not it under a plan: reads smaller images, say.
+        """
+        blocks = _as_dense(model if dense_model is None else dense_model), parts(model)
+        dense, reduced = (tuple(map(self._cost, each)) for each in blocks)
         scale = max(self.dense.seconds - self.ends.seconds, 0.0) / sum(cost.seconds for cost in dense)
         beside = self.dense.megabytes - max(cost.megabytes for cost in dense)
         return Cost(

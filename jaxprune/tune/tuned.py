@@ -26,6 +26,7 @@ class Settings:
       limit: maximum number of plans to evaluate.
       most_tested: maximum number of plans of the front that are timed and may be tested.
       exhaustive: evaluate all plans of the methods, on all estimation images.
+      smaller_images: also try the same network on smaller images, with these fractions of the patches.
       seed: seed of the split in halves.
     """
 
@@ -39,6 +40,7 @@ class Settings:
     limit: int = 24
     most_tested: int = 3
     exhaustive: bool = False
+    smaller_images: bool = True
     seed: int = 0
 
 
@@ -77,16 +79,18 @@ class Tuned(NamedTuple):
     """The result of tuning.
 
     Attributes:
-      plan: the plan as one line, after the name of a healed network; "" for the dense network.
-      model: the network under that plan.
+      plan: the plan as one line, after the name of a healed network; or "img_size=N", if the dense network on smaller
+        images was chosen; "" for the dense network.
+      model: the network under that plan, or on these images.
       why: a sentence that explains the choice.
-      rows: dense, the next smaller dense network, then plans by falling cost.
+      rows: dense, the next smaller dense network, then plans and smaller images by falling cost.
       front: names of the Pareto-optimal plans on the estimation images.
       table: the costs of blocks.
       bound: the requested bound.
       settings: the settings of the search.
       images: numbers of estimation and test images.
       healed: name of the healed network that was chosen; "" for a plan of the dense network, or none.
+      img_size: side of the smaller images, if these were chosen, else 0.
     """
 
     plan: str
@@ -99,3 +103,4 @@ class Tuned(NamedTuple):
     settings: Settings
     images: tuple[int, int]
     healed: str = ""
+    img_size: int = 0

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -12,8 +13,10 @@ from jaxprune import flops, parallel, reduction
 from jaxprune.errors import UserError, quoted
 from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.nn.host import Host
+from jaxprune.ops.resize import resize
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import DENSE
-from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing
+from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing, smaller_images
 from jaxprune.tune.candidates import Candidate, candidates, default_places, require_alike, require_untrained
 from jaxprune.tune.copies import first_of_copies
 from jaxprune.tune.cost_table import Cost, CostTable
@@ -31,7 +34,8 @@ SLACK = 0.05  # relative error allowed for predictions
 _log = logging.getLogger(__name__)
 _FORMAT = 1  # version of the stored results; other versions are recomputed
 
-Show = Callable[[np.ndarray], Iterable[Batch]]  # indices of images -> batches with `image`, and `label`
+# Indices of images -> batches with `image`, and `label`; with `record=`, prepared for a network on smaller images.
+Show = Callable[..., Iterable[Batch]]
 
 
 def tune(
@@ -58,7 +62,8 @@ def tune(
     Args:
       model: a `Host`. A network trained under a plan is also evaluated with that plan.
       images: resized and cropped for the network, pixels from 0 to 255, (n, h, w, 3); or a function that returns images
-        by index.
+        by index. If it has an argument `record`, a `Preprocessing` of smaller images, the same network on smaller
+        images is tried too. An array is resized to them.
       bound: the bound to satisfy.
       settings: the settings of the search.
       num_images: number of images, if `images` is a function.
@@ -123,9 +128,9 @@ def tune(
     name, tuned = (best.name, best.model) if best else ("", network.dense)
     sizes = len(halves.first), len(halves.second)
     healed_name = next((label for label, fast in (healed or {}).items() if fast is tuned), "")
-    return Tuned(
-        name, tuned, why, tuple(rows), tuple(plan.name for plan in front), table, bound, settings, sizes, healed_name
-    )
+    side = tuned.preprocessing.sides[0] if best and best.method == smaller_images.METHOD else 0
+    names = tuple(plan.name for plan in front)
+    return Tuned(name, tuned, why, tuple(rows), names, table, bound, settings, sizes, healed_name, side)
 
 
 def _features(
@@ -202,15 +207,20 @@ def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bo
     dense, within = bound.of(predicted), bound.against(predicted)
     cost = lambda plan: bound.of(plan.cost)
 
+    def allowed(plan: Candidate) -> bool:
+        return cost(plan) < dense and within.holds(plan.cost, settings.batch_size, SLACK)
+
     def pool(mixed: tuple[str, ...]) -> list[Candidate]:
         plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict)
-        allowed = lambda plan: cost(plan) < dense and within.holds(plan.cost, settings.batch_size, SLACK)
         return [plan for plan in plans if allowed(plan) and plan.name not in trained_names]
 
+    on_smaller = [plan for plan in errors.on_smaller_images(settings, table) if allowed(plan)]
     if settings.exhaustive:
-        return Searched([*(plan for method in methods for plan in pool((method,))), *trained], [])
-    searched = search(methods, pool, errors.estimate, dense, cost, alpha=bound.risk, limit=settings.limit)
-    return searched._replace(promising=[*searched.promising, *trained])
+        return Searched([*(plan for method in methods for plan in pool((method,))), *on_smaller, *trained], [])
+    limits = {"alpha": bound.risk, "limit": settings.limit}
+    plans = search(methods, pool, errors.estimate, dense, cost, **limits)
+    images = search((smaller_images.METHOD,), lambda _: on_smaller, errors.estimate, dense, cost, **limits)
+    return Searched([*plans.promising, *images.promising, *trained], [*plans.rejected, *images.rejected])
 
 
 def _trained(name: str, fast: Any, dense: Any, table: CostTable) -> Candidate:
@@ -251,6 +261,13 @@ class _Errors:
         dense, answers = self._estimating(-1), self._estimating(share, plan)
         return self._errors(dense[: len(answers.values)], answers, dense, neighbours=self._neighbours, in_bank=True)
 
+    def on_smaller_images(self, settings: Settings, table: CostTable) -> list[Candidate]:
+        """The dense network on smaller images, if `show` can prepare them."""
+        if not settings.smaller_images or not smaller_images.can_show(self._show):
+            return []
+        predict = lambda network: table.predict(network, self._dense)
+        return smaller_images.candidates(self._dense, settings.kept, predict)
+
     def test(self, plan: Candidate) -> int:
         """Number of errors among the test images."""
         bank = self._estimating(-1)
@@ -274,12 +291,14 @@ class _Errors:
     def _answers(self, plan: Candidate | None, numbers: np.ndarray, part: str) -> image_errors.Answers:
         """The answers of the network under a plan, or of the dense one."""
         name, model = (DENSE, self._dense) if plan is None else (plan.name, plan.model)
+        same = model.preprocessing.sides == self._dense.preprocessing.sides
+        images = {} if same else {"record": model.preprocessing}
 
         def make() -> dict[str, np.ndarray]:
             forward = blockwise.outputs(model, self._programs)
             collector = Stacked("answers", ("label",))
             ((values, columns),) = run_over(
-                self._show(numbers), {"answers": forward}, [collector], self._mesh, desc=f"{name}, {part}"
+                self._show(numbers, **images), {"answers": forward}, [collector], self._mesh, desc=f"{name}, {part}"
             )
             values, labels = np.asarray(values, np.float32), np.asarray(columns["label"])
             # An image with several classes has no single right class.
@@ -335,10 +354,14 @@ def _gflops(model: Any) -> float:
 def _batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:
     classes = np.full(len(images), -1, np.int32) if labels is None else np.asarray(labels)
 
-    def show(numbers: np.ndarray) -> Iterable[Batch]:
+    def show(numbers: np.ndarray, record: Preprocessing | None = None) -> Iterable[Batch]:
         batch = blockwise.evaluation_batch()
         for start in range(0, len(numbers), batch):
             rows = numbers[start : start + batch]
-            yield {"image": np.asarray(images[rows]), "label": classes[rows]}
+            shown = np.asarray(images[rows])
+            if record is not None:
+                shown = np.asarray(resize(jnp.asarray(shown, jnp.float32), record.sides, "bicubic", antialias=True))
+                shown = shown.clip(0, 255)
+            yield {"image": shown, "label": classes[rows]}
 
     return show

@@ -1,5 +1,8 @@
 """A network is tuned: what comes out, that it goes on where it was, what it refuses."""
 
+import dataclasses
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -9,6 +12,8 @@ from jaxprune.bench.timing import OverRounds
 from jaxprune.errors import UserError
 from jaxprune.evaluate.forwards import pixels
 from jaxprune.nn.params import jitted
+from jaxprune.ops.resize import resize
+from jaxprune.recover.rivals import rival
 from jaxprune.reduction import Plan
 from jaxprune.tune import Bound, Settings, blockwise, cost_table, tune, tuning, whole_networks
 from jaxprune.tune.candidates import Candidate
@@ -58,7 +63,17 @@ def counting_device(monkeypatch):
     monkeypatch.setattr(tuning.flops, "temporary_bytes", lambda program: 2**20)
 
 
+def contestant(classifier, name):
+    """The network of a row: under a plan, or on smaller images."""
+    if name.startswith("img_size="):
+        return rival(classifier, name)
+    return reduction.apply(classifier, Plan.from_text(name))
+
+
 def answers_of(model, shown):
+    if shown.shape[1:3] != model.preprocessing.sides:
+        pixel = jnp.asarray(shown, jnp.float32)
+        shown = resize(pixel, model.preprocessing.sides, "bicubic", antialias=True).clip(0, 255)
     logits = jitted(model, lambda network, x: network(pixels(x, network.preprocessing))[0])(shown)
     return np.asarray(logits).argmax(-1)
 
@@ -87,13 +102,14 @@ def test_the_plan_is_the_cheapest_that_is_certified(classifier, counting_device,
     first, second = np.split(np.random.default_rng(0).permutation(40), 2)
     dense, shown = answers_of(classifier, images()), images()
     for row in plans:
-        own = answers_of(reduction.apply(classifier, Plan.from_text(row.name)), shown)
+        own = answers_of(contestant(classifier, row.name), shown)
         assert row.errors == (own != dense)[first].sum() and row.images == 20
         assert row.tested is None or row.tested.errors == (own != dense)[second].sum()
         assert row.timed is None or row.timed[0].median == pytest.approx(row.predicted.seconds)
     passed = [row for row in plans if row.tested is not None and row.tested.passed]
     cheapest = min(passed, key=lambda row: row.cost.seconds).name if passed else ""
-    assert found.plan == cheapest and (found.model.plan is None) == (not passed)
+    assert found.plan == cheapest and (found.model.plan is None) == (cheapest == "" or found.img_size > 0)
+    assert {"img_size=12"} < {row.name for row in plans}  # half of the patches and three quarters are one size here
     assert rows["next smaller, dense"].gflops < rows["dense"].gflops
 
 
@@ -173,8 +189,27 @@ def test_healed_networks_are_tried_with_their_own_weights(classifier, counting_d
         assert row.errors == (answers_of(fast, shown) != answers_of(classifier, shown))[first].sum()
         assert tuned.healed == ("mine" if tuned.plan == row.name else "")
     # It is the cheapest of all: under a bound that every plan satisfies, the answer is it, not its plan.
-    tuned = tune(classifier, shown, bound=Bound("agreement", 0.01), settings=QUICK, healed={"mine": fast})
+    plans_alone = dataclasses.replace(QUICK, smaller_images=False)
+    tuned = tune(classifier, shown, bound=Bound("agreement", 0.01), settings=plans_alone, healed={"mine": fast})
     assert tuned.healed == "mine" and tuned.model is fast
+
+
+def test_smaller_images_win_where_no_plan_is_cheaper(classifier, counting_device):
+    """Read by index, they come prepared at that size; a function that cannot do so is asked for none."""
+    shown, asked = images(), []
+
+    def at(numbers, record=None):
+        asked.append(None if record is None else record.sides)
+        side = 16 if record is None else record.sides[0]
+        yield {"image": shown[numbers][:, :side, :side], "label": np.full(len(numbers), -1)}
+
+    settings = dataclasses.replace(QUICK, kept=(0.5,))
+    call = {"bound": Bound("agreement", 0.01), "settings": settings, "num_images": len(shown)}
+    found = tune(classifier, at, **call)
+    assert found.plan == "img_size=12" and found.img_size == 12 and found.model.preprocessing.sides == (12, 12)
+    assert {None, (12, 12)} == set(asked)
+    found = tune(classifier, lambda numbers: at(numbers), **call)
+    assert found.img_size == 0 and not [row for row in found.rows if row.name.startswith("img_size=")]
 
 
 def test_healed_networks_that_do_not_fit_are_refused(classifier):

@@ -8,6 +8,7 @@ from jaxprune.measures.intervals import Interval, share
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, plots, spread
 from jaxprune.report.table import Table, column
+from jaxprune.tune import smaller_images
 from jaxprune.tune.tuned import SMALLER, Row, Tuned
 
 
@@ -89,6 +90,9 @@ def describe(section: Section, tuned: Tuned) -> None:
     if tuned.healed:
         section.text("The healed network holds its plan; every command opens it with:")
         section.command(f"--config.run={tuned.healed}")
+    elif tuned.img_size:
+        section.text("It is the same network on smaller images, without a plan; every command opens it with:")
+        section.command(f"--config.img_size={tuned.img_size}")
     elif tuned.plan:
         section.text(
             "The plan, as text for `jaxprune.reduction.Plan.from_text`; `--config.plan` and `--config.plans` also take "
@@ -153,6 +157,8 @@ def _family(row: Row) -> str:
     """The methods of a plan and its first block."""
     if row.name == DENSE:
         return DENSE
+    if row.name.startswith(f"{smaller_images.METHOD}="):
+        return "smaller images"
     steps = row.name.split("+")
     methods = "+".join(dict.fromkeys(step.partition("@")[0] for step in steps))
     return f"{methods} ×{len(steps)} from block {steps[0].partition('@')[2].partition(':')[0]}"
@@ -161,5 +167,7 @@ def _family(row: Row) -> str:
 def _label(tuned: Tuned, row: Row, alone: bool) -> str:
     """The text beside a point: the amount left in the end, and the method if no legend shows it."""
     amount = row.name.rpartition("@")[2].partition(",")[0].rpartition("=")[2]  # the first setting of the last step
+    if _family(row) == "smaller images":
+        amount += " px"
     method = f"{_family(row).partition(' ')[0]} " if alone and row.name != DENSE else ""
     return f"{method}{amount}{', chosen' if row.name == tuned.plan else ''}"

@@ -17,6 +17,7 @@ from jaxprune.data.sample import Picked, Sample
 from jaxprune.evaluate import Batch, feature_files
 from jaxprune.files import write_atomically
 from jaxprune.open import open_network, parse
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.train import workdir as workdirs
 from jaxprune.tune import Settings, tune
 from jaxprune.tune.blockwise import evaluation_batch
@@ -39,7 +40,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     with workdirs.locked(workdir):
         tuned = tune(
             model,
-            lambda numbers: _batches(config, sample, numbers),
+            lambda numbers, record=None: _batches(config, sample, numbers, record),
             num_images=len(sample),
             bound=bound_of(config),
             settings=Settings(**{field.name: config[field.name] for field in dataclasses.fields(Settings)}),
@@ -50,7 +51,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         )
         rows = page.table(tuned)
         rows.write_csv(workdir / "tune.csv", **device())
-        _write_plan(workdir / PLAN, "" if tuned.healed else tuned.plan)
+        _write_plan(workdir / PLAN, "" if tuned.healed or tuned.img_size else tuned.plan)
         slug = f"tune-{Path(origin).name}"
         with reporting.report_section(workdir, origin, "Tuned to this device", slug) as section:
             page.describe(section, tuned)
@@ -60,9 +61,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return page.summary(tuned)
 
 
-def _batches(config: Config, sample: Sample, numbers: np.ndarray) -> Iterable[Batch]:
+def _batches(config: Config, sample: Sample, numbers: np.ndarray, smaller: Preprocessing | None) -> Iterable[Batch]:
+    """The images of these numbers; of the size of another record, if it is given."""
     settings: Any = ConfigDict({**config.to_dict(), "batch_size": max(config.batch_size, evaluation_batch())})
-    return inputs.eval_batches(settings, Picked(sample, numbers.tolist()))
+    record = None if smaller is None else inputs.preprocessing(config).with_size(smaller.sides)
+    return inputs.eval_batches(settings, Picked(sample, numbers.tolist()), record=record)
 
 
 def _read(config: Config) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class Settings(inspection.NetworkInspection):
     limit: int = number(24, "maximum number of plans to evaluate", at_least=1)
     most_tested: int = number(3, "maximum number of plans of the front to time and test", at_least=1)
     exhaustive: bool = setting(False, "True: evaluates all plans of the methods, on all images of the first half")
+    smaller_images: bool = setting(True, "also the same network on smaller images, with these shares of the patches")
     healed: tuple[str, ...] = setting((), "files of recover, tried beside plans; they learnt from none of these images")
     smaller: str = setting("", 'a run, or "weights=FILE,name=NAME"; empty: the next smaller width, untrained')
 
