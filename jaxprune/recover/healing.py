@@ -28,14 +28,13 @@ from jaxprune.recover.lesson import Lesson
 from jaxprune.recover.likeness import Likeness
 from jaxprune.recover.settings import Settings
 from jaxprune.train import loop, optimizer
-from jaxprune.train import state as states
 from jaxprune.train.state import TrainState
-from jaxprune.train.step import FIXED, make_train_step
+from jaxprune.train.step import FIXED
 from jaxprune.train.writer import Writer, read_metrics
 
 _log = logging.getLogger(__name__)
-LENGTH, BEST = "length.json", "best.safetensors"
-_TIMED = 3  # steps that a budget in minutes is converted with
+COURSE, BEST = "course.json", "best.safetensors"
+_PROBED = 3  # batches whose gradients give a step's time and the learning rate
 
 
 class Healed(NamedTuple):
@@ -124,8 +123,8 @@ def heal(
     if not (settings.minutes or settings.steps) or not settings.weights:
         return Healed(student, before, before, 0, 0, 0.0)
     lesson = Lesson(student, teacher, settings)
-    steps = _length(lesson, train, settings, workdir, mesh)
-    schedule = _schedule(settings, steps)
+    steps, rate = _course(lesson, train, settings, workdir, mesh)
+    schedule = optimizer.warmup_cosine(rate, 0.0, steps / 20, steps, 1)
     frozen = parallel.replicate(mesh, lesson.learning.frozen)
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
@@ -163,7 +162,7 @@ def heal(
     if not best["step"]:
         _log.warning(
             "%s: at none of %d looks the network was closer to the dense one than before, so it stays as it is. "
-            "Give a lower learning rate than %g, or more time.", desc, len(rows) - 1, settings.learning_rate,
+            "Give a lower learning rate than %g, or more time.", desc, len(rows) - 1, rate,
         )  # fmt: skip
     model = _filled(student, load_file(workdir / BEST)) if best["step"] else student
     return Healed(model, before, after, best["step"], result.step, result.seconds)
@@ -197,37 +196,52 @@ def _batches(train: Source, record: Preprocessing, settings: Settings) -> Any:
     )
 
 
-def _schedule(settings: Settings, steps: int) -> optimizer.Schedule:
-    return optimizer.warmup_cosine(settings.learning_rate, 0.0, steps / 20, steps, 1)
+class _Course(NamedTuple):
+    """How long a network learns, and how fast at most."""
+
+    steps: int
+    learning_rate: float
 
 
-def _length(lesson: Lesson, train: Source, settings: Settings, workdir: Path, mesh: Mesh) -> int:
-    """The number of steps: that of the settings, or as many as fit in the minutes, which is recorded for a resume."""
-    if settings.steps:
-        return settings.steps
+def _course(lesson: Lesson, train: Source, settings: Settings, workdir: Path, mesh: Mesh) -> _Course:
+    """What the settings say; what is measured instead is recorded for a resume."""
+    if settings.steps and settings.learning_rate:
+        return _Course(settings.steps, settings.learning_rate)
     if jax.process_count() > 1:
-        raise UserError("Several processes take the same number of steps: give steps instead of minutes.")
-    path = workdir / LENGTH
+        raise UserError("Several processes take the same steps: give steps instead of minutes, and a learning rate.")
+    path = workdir / COURSE
     if path.is_file():
-        return json.loads(path.read_text())["steps"]
-    steps = max(1, int(60 * settings.minutes / _step_seconds(lesson, train, settings, mesh)))
-    write_atomically(path, json.dumps({"steps": steps}))
-    return steps
+        return _Course(**json.loads(path.read_text()))
+    seconds, rate = _probe(lesson, train, settings, mesh)
+    rate = settings.learning_rate or rate
+    _log.info("The highest learning rate is %.2g.", rate)
+    steps = settings.steps or max(1, int(60 * settings.minutes / seconds))
+    course = _Course(steps, rate)
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(course._asdict()))
+    return course
 
 
-def _step_seconds(lesson: Lesson, train: Source, settings: Settings, mesh: Mesh) -> float:
-    """The time of a step, after its compilation."""
-    optimize = lesson.optimizer(settings.learning_rate)
-    state = states.create(lesson.learning.trained, optimize, mesh)
-    batch = parallel.place_batch(mesh, next(_batches(train, lesson.record, settings)))
-    batch |= {FIXED: parallel.replicate(mesh, lesson.fixed)}
-    step = make_train_step(lesson.loss(lesson.student), optimize)
-    state, _ = jax.block_until_ready(step(state, batch, jax.random.key(settings.seed)))
-    start = time.monotonic()
-    for _ in range(_TIMED):
-        state, metrics = step(state, batch, jax.random.key(settings.seed))
-    jax.block_until_ready(metrics)
-    return (time.monotonic() - start) / _TIMED
+def _probe(lesson: Lesson, train: Source, settings: Settings, mesh: Mesh) -> tuple[float, float]:
+    """The time of a gradient, most of a step, and the learning rate for Adam: what undoes the loss, to first order.
+
+    The first steps of Adam are of equal size in every parameter, the sign of its gradient. A trained network tolerates
+    little of that: larger steps undo more of what it knows than they heal.
+    """
+    trained, fixed = (parallel.replicate(mesh, arrays) for arrays in (lesson.learning.trained, lesson.fixed))
+    value = jax.jit(jax.value_and_grad(lesson.loss(lesson.student), has_aux=True))
+    batches, key = _batches(train, lesson.record, settings), jax.random.key(settings.seed)
+    loss, total, start = 0.0, jax.tree.map(jnp.zeros_like, trained), 0.0
+    for number in range(1 + _PROBED):
+        batch = parallel.place_batch(mesh, next(batches)) | {FIXED: fixed}
+        if number == 1:  # compiled by now
+            start = time.monotonic()
+        (distance, _), gradient = value(trained, batch, key)
+        loss, total = loss + float(distance), jax.tree.map(jnp.add, total, gradient)
+    seconds = (time.monotonic() - start) / _PROBED
+    change = sum(float(jnp.abs(array).sum()) for array in jax.tree.leaves(total))
+    # Two digits, so that rounding changes nothing.
+    return seconds, float(f"{loss / change:.1e}") if change else 0.0
 
 
 def _score(likeness: Mapping[str, Any]) -> float:

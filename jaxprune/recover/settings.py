@@ -13,7 +13,8 @@ class Settings:
       minutes: training time; 0 leaves the network as it is, if `steps` is 0 too.
       steps: number of steps, instead of `minutes`.
       batch_size: images a step.
-      learning_rate: highest rate of AdamW; it rises over a twentieth of the steps and falls along a cosine to 0.
+      learning_rate: highest rate of AdamW; it rises over a twentieth of the steps and falls along a cosine to 0. 0:
+        from the first gradients, the rate at which a step would undo the loss, to first order.
       weight_decay: decoupled.
       trainable: what learns, see `learning.learning`.
       features, patches, logits: weights of the losses, see `distance.Weights`.
@@ -29,7 +30,7 @@ class Settings:
     minutes: float = 30.0
     steps: int = 0
     batch_size: int = 32
-    learning_rate: float = 1e-5
+    learning_rate: float = 0.0
     weight_decay: float = 0.0
     trainable: str = "all"
     features: float = 1.0

@@ -17,10 +17,11 @@ from jaxprune.errors import UserError
 from jaxprune.nn.images import normalize
 from jaxprune.nn.params import split
 from jaxprune.recover import healing
-from jaxprune.recover.lesson import as_read_by
+from jaxprune.recover.lesson import Lesson, as_read_by
 from jaxprune.recover.rates import eased, falling, in_turn
 from jaxprune.reduction import At, Plan
 from jaxprune.train import loop
+from jaxprune.train.step import FIXED
 from jaxprune.train.writer import read_metrics
 
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 3, "num_heads": 2}
@@ -55,6 +56,8 @@ def test_without_minutes_or_losses_it_is_the_plan(off, teacher):
     [
         pytest.param("all", 1e-3, marks=pytest.mark.slow),
         ("norms", 1e-2),
+        pytest.param("all", 0.0, marks=pytest.mark.slow),
+        pytest.param("lora:2", 0.0, marks=pytest.mark.slow),
         pytest.param("last:1", 3e-3, marks=pytest.mark.slow),
         pytest.param("lora:2", 1e-2, marks=pytest.mark.slow),
     ],
@@ -106,6 +109,23 @@ def test_an_interrupted_run_ends_with_the_same_weights(settings, teacher, tmp_pa
     assert (tmp_path / "killed/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
 
 
+def test_the_learning_rate_undoes_the_loss_to_first_order(teacher, tmp_path):
+    """Without one, the sign of the mean gradient times the rate changes the mean loss by itself; it is recorded."""
+    fast = reduction.apply(teacher, PLAN)
+    whole = {"flip": False, "crop_scale": (1.0, 1.0), "batch_size": 24, "steps": 2}
+    healed(fast, teacher, tmp_path, **whole)
+    rate = json.loads((tmp_path / "course.json").read_text())["learning_rate"]
+    rows = [row for row in read_metrics(tmp_path) if row["split"] == "train"]
+    lesson = Lesson(fast, teacher, recover.Settings(**whole))
+    pixels = {"image": jnp.asarray(pictures()), FIXED: lesson.fixed}
+    loss, gradient = jax.value_and_grad(lambda params: lesson.loss(fast)(params, pixels, jax.random.key(0))[0])(
+        lesson.learning.trained
+    )
+    change = sum(float(jnp.abs(array).sum()) for array in gradient.values())
+    assert rate == pytest.approx(float(loss) / change, rel=0.06)  # two digits are kept
+    assert max(row["learning_rate"] for row in rows) <= rate
+
+
 @pytest.mark.slow
 def test_the_best_of_the_evaluations_is_the_result(teacher, tmp_path):
     result = healed(reduction.apply(teacher, PLAN), teacher, tmp_path, learning_rate=0.3, evaluations=6)
@@ -130,7 +150,7 @@ def test_a_network_that_only_becomes_worse_stays_as_it_is(teacher, tmp_path, mon
 def test_minutes_become_steps_once(teacher, tmp_path):
     fast = reduction.apply(teacher, PLAN)
     result = healed(fast, teacher, tmp_path, steps=0, minutes=0.02)
-    assert 1 <= result.steps <= json.loads((tmp_path / "length.json").read_text())["steps"]
+    assert 1 <= result.steps <= json.loads((tmp_path / "course.json").read_text())["steps"]
     again = healed(fast, teacher, tmp_path, steps=0, minutes=0.02)
     chex.assert_trees_all_equal(split(again.model).params, split(result.model).params)
 

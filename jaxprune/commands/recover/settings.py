@@ -27,7 +27,7 @@ class Settings(inspection.Plans, inspection.NetworkInspection):
     minutes: float = number(30.0, "training time of each; 0: steps", at_least=0)
     steps: int = number(0, "steps of each, instead of minutes", at_least=0)
     batch_size: int = number(32, "images a step", at_least=1)
-    learning_rate: float = number(1e-5, "highest rate of AdamW", above=0)
+    learning_rate: float = number(0.0, "highest rate of AdamW; 0: from the first gradients", at_least=0)
     weight_decay: float = number(0.0, "decoupled", at_least=0)
     trainable: str = setting("all", "what learns: all, norms, last:K blocks, or lora:R", parse)
     features: float = number(1.0, "weight of the distance of pooled features, relative to the dense ones", at_least=0)
