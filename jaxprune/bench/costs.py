@@ -76,11 +76,11 @@ def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -
       batch_size: batch size for the throughput; the latency is for one image.
       rounds: number of timing rounds.
     """
-    images = random_images(contestants[DENSE].model, batch_size)
-    runners = {name: Runner(c.model, images) for name, c in contestants.items()}
+    runner = lambda batch: {name: Runner(c.model, random_images(c.model, batch)) for name, c in contestants.items()}
+    runners = runner(batch_size)
     turns = interleaved(runners, rounds)
     seconds = {name: OverRounds.of([turn.wall for turn in of_name]).median for name, of_name in turns.items()}
-    latency = interleaved_medians({name: Runner(c.model, images[:1]) for name, c in contestants.items()}, rounds)
+    latency = interleaved_medians(runner(1), rounds)
     gflops = {name: c.gflops() for name, c in contestants.items()}
     return [
         PlanCost(

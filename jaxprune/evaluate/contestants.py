@@ -12,7 +12,9 @@ from jaxprune.flops.detectors import of_detector
 from jaxprune.flops.scorers import scorer_flops
 from jaxprune.flops.segmenters import of_segmenter
 from jaxprune.models.convnet import ConvNet
+from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
+from jaxprune.open.rivals import smaller_images
 from jaxprune.reduction import DENSE
 from jaxprune.scoring import Scorer
 
@@ -68,6 +70,21 @@ def contestants(
         for name, plan in plans.items()
     }
     return {DENSE: contestant(model), **{name: contestant(network) for name, network in reduced.items()}}
+
+
+def on_smaller_images(candidates: Mapping[str, Contestant]) -> dict[str, Contestant]:
+    """Returns the dense network on smaller images, for each plan at about its cost: fewer pixels are the plan's rival.
+
+    Args:
+      candidates: by name; one of them is `DENSE`.
+    """
+    dense = candidates[DENSE].model
+    if not isinstance(dense, Host):
+        return {}
+    full = candidates[DENSE].gflops()
+    shares = [candidate.gflops() / full for candidate in candidates.values()]
+    rivals = smaller_images(dense, [share for share in shares if share < 1])
+    return {name: contestant(network) for name, network in rivals.items()}
 
 
 def random_images(model: Any, batch_size: int) -> jax.Array:

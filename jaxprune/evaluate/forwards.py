@@ -11,6 +11,7 @@ from flax import nnx
 from jaxprune.evaluate import Forward
 from jaxprune.evaluate.contestants import Contestant
 from jaxprune.nn.images import normalize
+from jaxprune.ops.resize import resize
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.scoring import Scorer
 
@@ -59,7 +60,8 @@ def probabilities(model: Any, classes: Sequence[int] | None = None) -> Forward:
 def under_plan(contestant: Contestant, classes: Sequence[int] | None = None) -> Forward:
     """Returns the forward function of a contestant's `logits` and `probabilities`, (b, c), and `assign`, (b, p) a step.
 
-    For several views of a video, logits are the logarithms of mean probabilities, and `assign` is that of one view.
+    A network on smaller images reads the same ones, resized. For several views of a video, logits are the logarithms of
+    mean probabilities, and `assign` is that of one view.
 
     Args:
       classes: the classes it may predict; the logits of others are -inf. None: all.
@@ -67,7 +69,11 @@ def under_plan(contestant: Contestant, classes: Sequence[int] | None = None) -> 
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, Any]:
         images = batch["image"]
-        logits, aux = contestant.call(arrays, pixels(images, contestant.model.preprocessing))
+        record = contestant.model.preprocessing
+        inputs = pixels(images, record)
+        if inputs.shape[1:-1] != record.sides:  # a network on smaller images
+            inputs = resize(inputs, record.sides, "bicubic", antialias=True)
+        logits, aux = contestant.call(arrays, inputs)
         logits = _among(logits, classes)
         probabilities = over_views(jax.nn.softmax(logits), images)
         if len(logits) != len(images):

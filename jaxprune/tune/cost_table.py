@@ -102,8 +102,8 @@ class CostTable(NamedTuple):
           model: the network.
           dense_model: the network that was measured, if `model` is not it under a plan: reads smaller images, say.
         """
-        blocks = _as_dense(model if dense_model is None else dense_model), parts(model)
-        dense, reduced = (tuple(map(self._cost, each)) for each in blocks)
+        dense_parts = _as_dense(model if dense_model is None else dense_model)
+        dense, reduced = (tuple(map(self._cost, blocks)) for blocks in (dense_parts, parts(model)))
         scale = max(self.dense.seconds - self.ends.seconds, 0.0) / sum(cost.seconds for cost in dense)
         beside = self.dense.megabytes - max(cost.megabytes for cost in dense)
         return Cost(

@@ -358,10 +358,10 @@ def _batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:
         batch = blockwise.evaluation_batch()
         for start in range(0, len(numbers), batch):
             rows = numbers[start : start + batch]
-            shown = np.asarray(images[rows])
+            pictures = np.asarray(images[rows])
             if record is not None:
-                shown = np.asarray(resize(jnp.asarray(shown, jnp.float32), record.sides, "bicubic", antialias=True))
-                shown = shown.clip(0, 255)
-            yield {"image": shown, "label": classes[rows]}
+                pictures = np.asarray(resize(jnp.asarray(pictures, jnp.float32), record.sides, "bicubic", antialias=True))
+                pictures = pictures.clip(0, 255)
+            yield {"image": pictures, "label": classes[rows]}
 
     return show

@@ -1,12 +1,17 @@
 """Networks in a comparison: what they cost, with the scorer that guides them."""
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxprune import dense, flops, models, reduction, scoring
-from jaxprune.evaluate.contestants import contestants, logits
+from jaxprune.evaluate.contestants import contestants, logits, on_smaller_images
+from jaxprune.evaluate.forwards import pixels, under_plan
 from jaxprune.flops.detectors import of_detector
+from jaxprune.ops.resize import resize
 from jaxprune.reduction import DENSE
+
+SIZES = {"patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 
 
 def test_the_scorer_guides_the_plans_with_scores_and_its_cost_counts():
@@ -30,3 +35,23 @@ def test_a_detector_is_counted_and_timed_with_its_heads():
     # The masks count too: a call that returned boxes alone would not compute them.
     detections = nnx.eval_shape(lambda: logits(model, jnp.zeros((1, 32, 32, 3))))
     assert detections.masks.shape == (1, 100, 28, 28)
+
+
+def test_plans_stand_beside_the_same_network_on_smaller_images():
+    """At about the FLOPs of each plan, reading the same images, resized."""
+    model = models.create("vit", **{**SIZES, "img_size": 32}, num_classes=3, rngs=nnx.Rngs(0))
+    plans = {"half": reduction.Plan("topk", 0.5, (0,)), "a third": reduction.Plan("topk", 0.3, (0,))}
+    rivals = on_smaller_images(contestants(model, plans))
+    sides = [rival.model.preprocessing.sides for rival in rivals.values()]
+    assert list(rivals) == [f"img_size={side}" for side, _ in sides] and 0 < len(sides) <= 2
+    images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype(np.uint8)
+    for rival in rivals.values():
+        forward = under_plan(rival)
+        found = forward.call(forward.arrays, {"image": jnp.asarray(images)})
+        shown = resize(
+            pixels(jnp.asarray(images), model.preprocessing), rival.model.preprocessing.sides, antialias=True
+        )
+        np.testing.assert_allclose(found["logits"], rival.model(shown)[0], atol=1e-5)
+        assert rival.gflops() < contestants(model, {})[DENSE].gflops() and found["assign"] == ()
+        np.testing.assert_array_equal(rival.model.head.kernel[...], model.head.kernel[...])
+    assert on_smaller_images(contestants(model, {})) == {}

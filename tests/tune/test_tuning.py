@@ -12,8 +12,8 @@ from jaxprune.bench.timing import OverRounds
 from jaxprune.errors import UserError
 from jaxprune.evaluate.forwards import pixels
 from jaxprune.nn.params import jitted
+from jaxprune.open.rivals import rival
 from jaxprune.ops.resize import resize
-from jaxprune.recover.rivals import rival
 from jaxprune.reduction import Plan
 from jaxprune.tune import Bound, Settings, blockwise, cost_table, tune, tuning, whole_networks
 from jaxprune.tune.candidates import Candidate

@@ -15,7 +15,7 @@ from jaxprune.commands.shared import inputs, networks, plans_page, reporting
 from jaxprune.config import Config
 from jaxprune.dense.parts.base import DenseNetwork
 from jaxprune.evaluate.collectors import plans
-from jaxprune.evaluate.contestants import Contestant, contestants
+from jaxprune.evaluate.contestants import Contestant, contestants, on_smaller_images
 from jaxprune.nn.host import Host
 from jaxprune.open import Classifier
 from jaxprune.reduction import Plan, standalone
@@ -63,6 +63,8 @@ def measure(config: Config, workdir: Path) -> Measured:
     candidates = contestants(
         model, reduced, scorer=networks.guide(config, model) if reduced else None, seed=config.seed
     )
+    if config.smaller_images:
+        candidates |= on_smaller_images(candidates)
     measured, comparison, names = costs(candidates, config.batch_size, config.rounds), None, ()
     compares = classifier is not None and not isinstance(classifier.model, DenseNetwork)
     if classifier is not None and compares and inputs.has_images(classifier.origin, config):

@@ -6,7 +6,7 @@ from jaxprune.commands.shared.settings import number, record, setting
 
 
 @record()
-class Settings(inspection.Plans, inspection.ClassifierInspection):
+class Settings(inspection.Rivals, inspection.Plans, inspection.ClassifierInspection):
     """A network, and plans to measure side by side."""
 
     FIRST = (

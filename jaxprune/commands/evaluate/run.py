@@ -10,7 +10,7 @@ from jaxprune.commands.shared import inputs, networks, plans_page, reporting
 from jaxprune.config import Config
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.collectors.predictions import PredictionCollector, Predictions
-from jaxprune.evaluate.contestants import Contestant, contestants
+from jaxprune.evaluate.contestants import Contestant, contestants, on_smaller_images
 from jaxprune.open import Classifier, Run, open_classifier
 from jaxprune.reduction import DENSE
 from jaxprune.report.table import Table
@@ -30,6 +30,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     reduced = networks.plans(config) if config.plans else {}
     scorer = networks.guide(config, model) if config.plans else None
     candidates = contestants(model, reduced, scorer=scorer, seed=config.seed)
+    if config.smaller_images:
+        candidates |= on_smaller_images(candidates)
     summary, comparison = _on_held_out(classifier, candidates, workdir, config)
     if not reduced:
         return summary
@@ -38,7 +40,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     with reporting.report_section(workdir, origin, title, slug) as section:
         plans_page.describe(section, rows, comparison, class_names=names)
     print(rows.text())
-    return summary | {f"accuracy, {name}": comparison.scores[name].accuracy.value for name in reduced}
+    return summary | {
+        f"accuracy, {name}": comparison.scores[name].accuracy.value for name in candidates if name != DENSE
+    }
 
 
 def assess(run: Path, workdir: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from jaxprune.commands.shared.settings import record, setting
 
 
 @record()
-class Settings(inspection.Plans, inspection.ClassifierInspection):
+class Settings(inspection.Rivals, inspection.Plans, inspection.ClassifierInspection):
     """A classifier, its held-out images, and plans to evaluate it under."""
 
     FIRST = (

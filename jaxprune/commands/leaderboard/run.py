@@ -169,7 +169,9 @@ def _verified(
 
 
 def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], workdir: Path) -> list[leaderboard.Row]:
-    settings = networks.with_origin(ConfigDict({**config.to_dict(), "plans": tuple(texts), "scorer": ""}), origin)
+    # Of networks on other images the board has rows of their own: `img_size` is one of its settings.
+    only_plans = {"plans": tuple(texts), "scorer": "", "smaller_images": False}
+    settings = networks.with_origin(ConfigDict({**config.to_dict(), **only_plans}), origin)
     classifier = networks.classifier(settings)
     measured = benchmark.measure(settings, workdir / "networks" / label)
     read = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, settings)

@@ -25,10 +25,10 @@ from jaxprune.evaluate.contestants import contestants
 from jaxprune.files import write_atomically
 from jaxprune.nn.host import Host
 from jaxprune.open import open_network
+from jaxprune.open.rivals import CHANGES, rival
 from jaxprune.recover import compare
 from jaxprune.recover.compare import Judge, Opinion, Replies, Row
 from jaxprune.recover.healing import set_aside
-from jaxprune.recover.rivals import CHANGES, rival
 from jaxprune.reduction import DENSE
 from jaxprune.report.table import Table
 from jaxprune.text import file_name

@@ -8,8 +8,8 @@ from jaxprune.commands.shared import inspection, several_networks, train_first
 from jaxprune.commands.shared.settings import number, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.errors import UserError
+from jaxprune.open.rivals import CHANGES
 from jaxprune.recover.learning import parse
-from jaxprune.recover.rivals import CHANGES
 
 
 @record()

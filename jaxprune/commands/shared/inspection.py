@@ -147,6 +147,13 @@ class Plans(PlanTexts):
 
 
 @record()
+class Rivals:
+    """What plans have to beat."""
+
+    smaller_images: bool = setting(True, "beside plans, the same network on smaller images of about their FLOPs")
+
+
+@record()
 class ManyPlans(PlanTexts):
     """Plans to compare at several keep rates, on several networks."""
 

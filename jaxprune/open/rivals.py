@@ -1,6 +1,7 @@
 """Rivals of a plan: the dense network at another size, with coarser patches, or without its last blocks."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,7 +15,8 @@ from jaxprune.nn.params import unfilled, variables
 from jaxprune.ops.resize import resize
 from jaxprune.weights.positions import is_table, resample_to
 
-CHANGES = ("img_size", "patch_size", "depth")
+IMG_SIZE = "img_size"
+CHANGES = (IMG_SIZE, "patch_size", "depth")
 _PATCHES = "patch_embed.proj.kernel"
 
 
@@ -42,13 +44,48 @@ def rival(model: Host, change: str) -> Host:
     if recipe is None:
         raise UserError(f"The rival {change} needs a network from models.create, which says how it was built.")
     arguments = {**recipe.as_dict(), name: int(text)}
-    if name == "img_size":
+    if name == IMG_SIZE:
         arguments |= models.size_argument(arguments["name"], int(text))
     network = unfilled(lambda: models.create(**arguments, rngs=nnx.Rngs(0)))
     record = model.preprocessing
-    network.preprocessing = record.with_size(int(text)) if name == "img_size" else record
+    network.preprocessing = record.with_size(int(text)) if name == IMG_SIZE else record
     _fill(network, {name: np.asarray(variable[...]) for name, variable in variables(model).items()}, model, change)
     return network
+
+
+def smaller_sides(model: Any, shares: Iterable[float]) -> tuple[int, ...]:
+    """Returns sides of square images with about these fractions of the patches, in pixels, the largest first.
+
+    >>> import jaxprune
+    >>> sizes = dict(img_size=32, patch_size=4, embed_dim=16, depth=2, num_heads=2)
+    >>> smaller_sides(jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0)), (0.5, 0.8, 0.9))
+    (28, 24)
+
+    Args:
+      model: the dense network; one that does not read square images has none.
+      shares: fractions of the patches.
+    """
+    full = model.preprocessing.sides
+    if len(full) != 2 or full[0] != full[1]:
+        return ()
+    rows = model.grid[0]
+    fewer = {min(max(round(rows * share**0.5), 1), rows) for share in shares} - {rows}
+    return tuple(full[0] // rows * count for count in sorted(fewer, reverse=True))
+
+
+def smaller_images(model: Any, shares: Iterable[float]) -> dict[str, Host]:
+    """Returns a network on smaller images, {"img_size=N": network}, as far as it can read them.
+
+    Args:
+      model: the dense network.
+      shares: fractions of the patches that the images have.
+    """
+    networks = {}
+    for side in smaller_sides(model, shares):
+        # Windows may not fit, or nothing may say how the network was built.
+        with contextlib.suppress(UserError):
+            networks[f"{IMG_SIZE}={side}"] = rival(model, f"{IMG_SIZE}={side}")
+    return networks
 
 
 def _fill(network: Any, arrays: Mapping[str, np.ndarray], source: Host, change: str) -> None:
