@@ -360,8 +360,8 @@ def _batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:
             rows = numbers[start : start + batch]
             pictures = np.asarray(images[rows])
             if record is not None:
-                pictures = np.asarray(resize(jnp.asarray(pictures, jnp.float32), record.sides, "bicubic", antialias=True))
-                pictures = pictures.clip(0, 255)
+                pixels = jnp.asarray(pictures, jnp.float32)
+                pictures = np.asarray(resize(pixels, record.sides, "bicubic", antialias=True)).clip(0, 255)
             yield {"image": pictures, "label": classes[rows]}
 
     return show
