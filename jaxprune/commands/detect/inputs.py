@@ -5,7 +5,8 @@ from typing import Any
 import jax
 
 from jaxprune import data as loader
-from jaxprune.commands.detect.settings import preprocessing, training_objects
+from jaxprune.commands.detect.settings import training_objects
+from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.config import Config
 from jaxprune.data.objects.coco import CocoObjects
 from jaxprune.data.objects.open_objects import open_objects

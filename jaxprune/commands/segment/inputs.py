@@ -5,7 +5,8 @@ from typing import Any
 import jax
 
 from jaxprune import data as loader
-from jaxprune.commands.segment.settings import classes_file, preprocessing
+from jaxprune.commands.segment.settings import classes_file
+from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.config import Config
 from jaxprune.data.joint.segmentation import TrainMaps
 from jaxprune.data.maps.label_maps import LabelMaps, read_classes
