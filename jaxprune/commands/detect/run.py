@@ -21,7 +21,8 @@ from jaxprune.flops.detectors import of_detector
 from jaxprune.measures.average_precision import library
 from jaxprune.measures.detection_matches import interval
 from jaxprune.nn.params import Split, merge
-from jaxprune.train.detection_optimizer import decays, rate_scales, warmup_steps
+from jaxprune.train.detection_optimizer import decays, warmup_steps
+from jaxprune.train.encoder_rates import rate_scales
 from jaxprune.train.optimizer import adamw
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import LossFn
