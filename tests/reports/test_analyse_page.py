@@ -336,7 +336,8 @@ def test_patterns_by_class(parts):
     assert table.rows[1][7] == f"{between:.3f}"
     assert f"to {between - 1 / 7:+.2f} above its value by chance." in table.caption
     assert table.caption.endswith(
-        "n = 8 images. Plans of one keep rate are shown. All classes are in class_patterns.csv."
+        "n = 8 images. Of many classes with few images some are at an end by chance. Plans of one keep rate are shown. "
+        "All classes are in class_patterns.csv."
     )
 
 
