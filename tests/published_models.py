@@ -166,3 +166,17 @@ def run_block(module: nn.Block, tokens: reduction.Tokens) -> OneBlock:
         return OneBlock(out.x, reduced, aux, after, attended)
 
     return jax.jit(pure, compiler_options=quick_compile())(state, tokens)
+
+
+def check_block(name: str, method: type[reduction.Reducer]) -> tuple[dict[str, np.ndarray], int, OneBlock]:
+    """Compares a block that ranks by CLS attention with its file; returns the file, the rows it keeps, and our pass."""
+    file = golden(name)
+    config = config_of(file)
+    module = block(config, weights(file, "w."))
+    module.reducer, module.needs = method(stage(config["N"] - 1, config["keep"])), method.needs
+    got = run_block(module, prefixed(file["x"]))
+    chex.assert_trees_all_close(got.after_attention, file["after_attention"], **CLOSE)
+    chex.assert_trees_all_close(np.asarray(got.attended.cls_attn).mean(1)[:, 1:], file["cls_attention"], **PROBABILITY)
+    chex.assert_trees_all_close(got.tokens.x, file["pre_mlp"], **CLOSE)
+    chex.assert_trees_all_close(got.y, file["y"], **CLOSE)
+    return file, config["keep"], got

@@ -1,7 +1,6 @@
 """Plans side by side on labelled images, for the table of a paper: paired intervals, FLOPs, and speed if asked for."""
 
 import dataclasses
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,14 +17,12 @@ from jaxprune.errors import UserError, quoted, unknown
 from jaxprune.evaluate import Batch, Forward, Stacked, run_over
 from jaxprune.evaluate.contestants import Contestant, contestant, contestants
 from jaxprune.evaluate.forwards import under_plan
-from jaxprune.measures.intervals import Interval, paired_difference, share
+from jaxprune.measures.intervals import NO_INTERVAL, Interval, paired_difference, share
 from jaxprune.reduction import DENSE, Plan
 from jaxprune.reduction.parts.find_method import method_name, shown_name
 from jaxprune.report.table import Table, column
 from jaxprune.scoring import Scorer
 from jaxprune.text import format_items
-
-_NONE = Interval(math.nan, math.nan, math.nan)
 
 Contender = Plan | str | Any  # a plan, its text, or a network of its own weights
 
@@ -122,7 +119,7 @@ def compare(
             gflops=network.gflops(),
             speed_up=timed.get(name),
             accuracy=share(int(right[name].sum()), count),
-            difference=_NONE if name == baseline else paired_difference(right[name], right[baseline]),
+            difference=NO_INTERVAL if name == baseline else paired_difference(right[name], right[baseline]),
             agreement=share(int((classes[name] == classes[DENSE]).sum()), count),
             images=count,
         )

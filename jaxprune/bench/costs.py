@@ -45,6 +45,11 @@ class Promise:
         """Whether the contestant is slower than the dense network in every round."""
         return self.factor < 1 and not self.range.high >= 1
 
+    @property
+    def faster(self) -> bool:
+        """Whether the contestant is faster than the dense network in every round."""
+        return self.factor > 1 and not self.range.low <= 1
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanCost:

@@ -14,10 +14,11 @@ from jaxprune.dynamic.parts.covering_patches import CoveringPatches
 from jaxprune.dynamic.parts.reusing_stage import ReusingStage
 from jaxprune.dynamic.parts.significance import Prunable
 from jaxprune.dynamic.parts.tokens_to_token import TokensToToken
-from jaxprune.dynamic.segments import Loss, Pixels, Segment, Segmented, State, normalized
+from jaxprune.dynamic.segments import Loss, Pixels, Segment, Segmented, State
 from jaxprune.errors import UserError, unknown
 from jaxprune.flops.traced import multiply_accumulates
 from jaxprune.losses import exit_losses
+from jaxprune.nn.images import as_input
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.tensor_rules import LAYERS, Rule, patches, patches_back, within
 from jaxprune.preprocessing import Preprocessing
@@ -169,7 +170,7 @@ class DVT(Segmented, Prunable):
 
 def _through(index: int) -> Any:
     def call(model: DVT, state: State, key: PRNGKeyArray | None = None) -> tuple[State, jax.Array]:
-        images = normalized(state["pixels"], model.preprocessing).astype(model.dtype or jnp.float32)
+        images = as_input(state["pixels"], model.preprocessing).astype(model.dtype or jnp.float32)
         stage, passed, ids = model.stages[index], {"pixels": state["pixels"]}, None
         if model.pruning is not None:
             significance = state["significance"] if index else model.pruning.significance(images)

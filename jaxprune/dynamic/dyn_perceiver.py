@@ -13,12 +13,13 @@ from jaxprune.dynamic.parts.convnext_stage import ConvNeXtStage
 from jaxprune.dynamic.parts.feature_branch import convnext_branch, resnet_branch
 from jaxprune.dynamic.parts.perceiver import CrossAttention, SelfAttention
 from jaxprune.dynamic.parts.significance import Prunable
-from jaxprune.dynamic.segments import Loss, Pixels, Segment, Segmented, State, normalized
+from jaxprune.dynamic.segments import Loss, Pixels, Segment, Segmented, State
 from jaxprune.errors import UserError, unknown
 from jaxprune.flops.traced import multiply_accumulates
 from jaxprune.losses import distilled_exit_loss
 from jaxprune.models.resnet import max_pool
 from jaxprune.nn import BatchNorm, Conv, Linear
+from jaxprune.nn.images import as_input
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.norm import LayerNorm
 from jaxprune.nn.tensor_rules import LAYERS, Rule, convolution, convolution_back
@@ -279,7 +280,7 @@ def reading(
 
 
 def _to_third(model: DynPerceiver, state: State, *, train: bool = False, key: Any = None) -> tuple[State, jax.Array]:
-    images = normalized(state["pixels"], model.preprocessing).astype(model.dtype or jnp.float32)
+    images = as_input(state["pixels"], model.preprocessing).astype(model.dtype or jnp.float32)
     passed = {} if model.pruning is None else {"significance": model.pruning.significance(images)}
     maps = model.stem(images, train=train)
     first = model.latent[...].astype(maps.dtype)

@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, PRNGKeyArray, UInt8
 
 from jaxprune.errors import UserError
 from jaxprune.losses import exit_losses
-from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import Preprocessing
 
 State = Any
@@ -93,16 +92,6 @@ class Segmented(nnx.Module):
         """
         logits = self(images)
         return Loss(exit_losses(logits, targets).sum(), logits, {})
-
-
-def normalized(pixels: Pixels, record: Preprocessing) -> Float[Array, "b *sides c"]:
-    """Returns pixels from 0 to 255 as a network with this preprocessing reads them, in float32.
-
-    Images of floating-point numbers are normalised already, as augmentation leaves them.
-    """
-    if jnp.issubdtype(pixels.dtype, jnp.floating):
-        return pixels
-    return normalize(pixels, record.mean, record.std)
 
 
 def require_classes(counts: Sequence[int]) -> None:

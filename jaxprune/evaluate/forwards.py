@@ -10,7 +10,7 @@ from flax import nnx
 
 from jaxprune.evaluate import Forward
 from jaxprune.evaluate.contestants import Contestant
-from jaxprune.nn.images import normalize
+from jaxprune.nn.images import as_input
 from jaxprune.ops.resize import resize
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.scoring import Scorer
@@ -21,10 +21,7 @@ def pixels(images: jax.Array, preprocessing: Preprocessing) -> jax.Array:
 
     Views of videos, (b, views, frames, h, w, 3), are flattened, the views of a video next to each other.
     """
-    images = images.reshape(-1, *images.shape[-len(preprocessing.sides) - 1 :])
-    if jnp.issubdtype(images.dtype, jnp.floating):
-        return images
-    return normalize(images, preprocessing.mean, preprocessing.std)
+    return as_input(images.reshape(-1, *images.shape[-len(preprocessing.sides) - 1 :]), preprocessing)
 
 
 def over_views(probabilities: jax.Array, images: jax.Array) -> jax.Array:

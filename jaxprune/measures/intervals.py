@@ -25,6 +25,9 @@ class Interval(NamedTuple):
         return (self.high - self.low) / 2
 
 
+NO_INTERVAL = Interval(math.nan, math.nan, math.nan)  # of what was not measured
+
+
 class Spread(NamedTuple):
     """A mean over images and their population standard deviation."""
 

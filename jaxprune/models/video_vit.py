@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
 from jaxprune.models.vit import POSITIONS, VisionTransformer
+from jaxprune.models.vit_names import SIZES
 from jaxprune.models.vit_styles import STYLES, VitStyle
 from jaxprune.nn import Block, LayerNorm, Linear, Site
 from jaxprune.nn.block_style import Style
@@ -22,12 +23,7 @@ from jaxprune.ops.patches import gather_tokens
 from jaxprune.ops.posembed import sincos_1d
 from jaxprune.preprocessing import Preprocessing
 
-_SIZES = {
-    "small": {"embed_dim": 384, "depth": 12, "num_heads": 6},
-    "base": {"embed_dim": 768, "depth": 12, "num_heads": 12},
-    "large": {"embed_dim": 1024, "depth": 24, "num_heads": 16},
-    "huge": {"embed_dim": 1280, "depth": 32, "num_heads": 16},
-}
+_SIZES = {name: SIZES[name] for name in ("small", "base", "large", "huge")}
 OF_CLIPS = {"timm": STYLES["timm"], "vjepa2": VitStyle(Style(rotary=TubeRotary()))}
 
 

@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Real
 
 from jaxprune.errors import UserError, quoted
-from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Normalisation
+from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Normalisation, Preprocessing
 
 
 def require_float(images: Any, ndim: int | None = None) -> None:
@@ -74,6 +74,21 @@ def normalize(
 ) -> Float[Array, "b *sides c"]:
     """Maps pixels, of images or of clips, to float32: (x / 255 - mean) / std, channel by channel."""
     return of_unit(jnp.asarray(images, jnp.float32) / 255.0, mean, std)
+
+
+def as_input(images: Real[Array | np.ndarray, "b *sides c"], record: Preprocessing) -> Float[Array, "b *sides c"]:
+    """Returns images, or clips, as a network reads them: pixels are normalised, floating-point images are already.
+
+    >>> as_input(np.full((1, 2, 2, 3), 255, np.uint8), Preprocessing((2, 2), mean=(0.5,) * 3, std=(0.5,) * 3)).max()
+    Array(1., dtype=float32)
+
+    Args:
+      images: pixels from 0 to 255, of an integer dtype; or normalised images.
+      record: of the network.
+    """
+    if jnp.issubdtype(images.dtype, jnp.floating):
+        return jnp.asarray(images)
+    return normalize(images, record.mean, record.std)
 
 
 def of_unit(

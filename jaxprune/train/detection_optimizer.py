@@ -1,4 +1,4 @@
-"""How detectron2 trains ViTDet: rates by layer, which parameters decay, and the steps of the learning rate."""
+"""How detectron2 trains ViTDet: which parameters decay, and the steps of the learning rate."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,24 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprune.dense.parts.detector import Detector
 from jaxprune.errors import UserError
-from jaxprune.train.optimizer import layer_scales
 
 _ENCODER = "encoder."
-
-
-def rate_scales(network: Detector, names: Sequence[str], decay: float = 0.7) -> dict[str, float]:
-    """Returns the learning-rate scale of every parameter: by layer within the encoder, 1 everywhere else.
-
-    Args:
-      names: dotted names of the network's parameters.
-      decay: factor from one layer to the layer below; 0.7 for ViT-B, 0.8 for ViT-L.
-    """
-    depth = len(network.encoder.sites())
-    inner = [name.removeprefix(_ENCODER) for name in names if name.startswith(_ENCODER)]
-    layers = {f"{_ENCODER}{name}": layer for name, layer in network.encoder.parameter_layers(inner).items()}
-    return layer_scales({name: layers.get(name, depth + 1) for name in names}, depth, decay)
 
 
 def decays(names: Sequence[str]) -> dict[str, bool]:

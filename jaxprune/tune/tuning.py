@@ -341,9 +341,12 @@ def _decision(
     best = min(passed, key=lambda plan: bound.of(cost[plan.name]))
     test = tests[best.name]
     speed = cost[DENSE].seconds / cost[best.name].seconds
+    slowest, fastest = timed[best.name][0].high, timed[DENSE][0].low
+    unclear = " Its times and those of dense overlap over the rounds: it may not be faster." * (slowest >= fastest)
     return best, (
         f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its risk is at most "
         f"{bound.risk if bound.risk < 1 else test.limit:.3g}: {test.errors} errors in {test.images} independent images."
+        f"{unclear}"
     ), tests  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from jaxprune import dynamic
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import OverRounds, interleaved, speed_up
 from jaxprune.dynamic.parts.gates import Draws
-from jaxprune.dynamic.segments import normalized
 from jaxprune.errors import command
+from jaxprune.nn.images import as_input
 from jaxprune.nn.params import jitted
 
 
@@ -29,7 +29,7 @@ def opened(args, rate, images):
     ones = ("granularity", "mask_groups", "channel_granularity", "masker_layers")
     sizes |= dict.fromkeys(ones, (1,) * stages) | {"maskers": ("mlp",) * stages, "reduction": (16,) * stages}
     model = dynamic.create("laudnet", **sizes, num_classes=10, rngs=nnx.Rngs(0))
-    x = model.stem(normalized(images, model.preprocessing))
+    x = model.stem(as_input(images, model.preprocessing))
     for block in model.blocks.values():
         # Each gate sees what the decisions of those before it leave.
         logits = np.asarray(block.masker_spatial(x, Draws(), 1.0).logits)

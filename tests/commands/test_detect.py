@@ -3,23 +3,19 @@
 import csv
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dense_runs import assert_a_killed_run_ends_as_another, on_one_and_eight
 from PIL import Image
-from test_killed import assert_equal, wait_for
 
 from jaxprune import checkpoints, commands, main, parallel
 from jaxprune.commands.detect import inputs, networks
-from jaxprune.commands.detect.settings import preprocessing
-from jaxprune.commands.shared import inputs as shared_inputs
+from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.data.objects.scenes import SceneObjects
 from jaxprune.data.objects.truth import Truth
 from jaxprune.errors import UserError
@@ -269,26 +265,12 @@ def test_a_run_that_is_killed_ends_as_one_that_is_not(tmp_path):
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    options = {"stdout": subprocess.DEVNULL, "env": {**os.environ, **cache}}
-    start = lambda name: subprocess.Popen([*COMMAND, f"--workdir={tmp_path / name}"], **options)
-    assert start("whole").wait() == 0
-    killed = start("killed")
-    wait_for(tmp_path / "killed", 10)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    time.sleep(0.1)
-    assert start("killed").wait() == 0
-    assert_equal(tmp_path / "whole", tmp_path / "killed")
+    assert_a_killed_run_ends_as_another(COMMAND, tmp_path, env={**os.environ, **cache})
 
 
 @pytest.mark.eight_devices
 def test_eight_devices_train_and_test_as_one(tmp_path, monkeypatch):
-    meshes = {"one": lambda config: parallel.make_mesh({"data": 1}, jax.devices()[:1]), "eight": shared_inputs.mesh}
-    losses, summaries = {}, {}
-    for count, mesh in meshes.items():
-        monkeypatch.setattr(shared_inputs, "mesh", mesh)
-        summaries[count] = run(config("scenes_detect.py:smoke"), tmp_path / count)
-        lines = (tmp_path / count / "metrics.jsonl").read_text().splitlines()
-        losses[count] = [row["loss"] for row in map(json.loads, lines) if row["split"] == "train"]
+    smoke = lambda workdir: run(config("scenes_detect.py:smoke"), workdir)
+    losses, summaries = on_one_and_eight(smoke, tmp_path, monkeypatch)
     np.testing.assert_allclose(losses["one"], losses["eight"], rtol=1e-4)
     assert summaries["one"]["box_AP"] == pytest.approx(summaries["eight"]["box_AP"], abs=1e-3)

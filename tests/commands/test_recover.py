@@ -1,5 +1,6 @@
 """`recover`: contestants are healed once each, compared on other images, and their files load everywhere."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -99,9 +100,10 @@ def test_a_network_without_a_head_is_judged_by_a_linear_head(run_directory):
     assert Judge.of(Headless(), lambda: Replies(features, np.full(60, -1))) is None
 
 
-def row(name, accuracy, speed):
+def row(name, accuracy, speed, spread=0.0):
     share = Interval(accuracy, accuracy - 0.02, accuracy + 0.02)
-    return Row(name, 1.0, 1.0, OverRounds(speed, speed, speed), share, share, share, share, "", 100)
+    speeds = OverRounds(speed, speed - spread, speed + spread)
+    return Row(name, 1.0, 1.0, speeds, share, share, share, share, "", 100)
 
 
 def test_the_finding_names_no_winner_where_intervals_overlap():
@@ -120,7 +122,22 @@ def test_the_finding_names_no_winner_where_intervals_overlap():
     assert "no other network is as fast" in _finding(
         Table([dense, row("a", 0.79, 2.0), row("b", 0.7, 1.5)]), "accuracy"
     )
-    assert "No healed network is faster" in _finding(Table([dense, row("a", 0.79, 0.9)]), "accuracy")
+    assert "No healed network is clearly faster" in _finding(Table([dense, row("a", 0.79, 0.9)]), "accuracy")
+
+
+def test_the_finding_asks_whether_ranges_of_speed_overlap():
+    dense, fast = row("dense", 0.8, 1.0), row("a", 0.79, 2.0, spread=0.3)
+    level = row("b", 0.78, 1.8, spread=0.1)
+    assert "stands out in accuracy" in _finding(Table([dense, fast, level]), "accuracy")
+    assert "no other network is as fast" in _finding(Table([dense, fast, row("b", 0.78, 1.5, spread=0.1)]), "accuracy")
+    slow = row("a", 0.79, 1.1, spread=0.2)
+    assert "No healed network is clearly faster" in _finding(Table([dense, slow]), "accuracy")
+    single = dataclasses.replace(level, speed=OverRounds(1.8, float("nan"), float("nan")))
+    assert "stands out in accuracy" in _finding(Table([dense, fast, single]), "accuracy")
+
+
+def test_the_summary_is_json():
+    dense = row("dense", 0.8, 1.0)
     rows = Table([dense, row("a", 0.79, 2.0)])
     assert summary(Comparison(rows, {}, False))["a"] == "agreement 79.0% accuracy 79.0% speed-up 2.00"
     assert json.dumps(summary(Comparison(rows, {}, False)))

@@ -2,22 +2,17 @@
 
 import csv
 import json
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dense_runs import assert_a_killed_run_ends_as_another, on_one_and_eight
 from PIL import Image
-from test_killed import assert_equal, wait_for
 
-from jaxprune import checkpoints, commands, main, parallel
+from jaxprune import checkpoints, commands, main
 from jaxprune.commands.segment import networks
-from jaxprune.commands.shared import inputs as shared_inputs
 from jaxprune.data.maps.scenes import SceneMaps
 from jaxprune.errors import UserError
 
@@ -142,27 +137,13 @@ COMMAND = [
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_ends_as_one_that_is_not(tmp_path):
-    start = lambda name: subprocess.Popen([*COMMAND, f"--workdir={tmp_path / name}"], stdout=subprocess.DEVNULL)
-    assert start("whole").wait() == 0
-    killed = start("killed")
-    wait_for(tmp_path / "killed", 10)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    time.sleep(0.1)
-    assert start("killed").wait() == 0
-    assert_equal(tmp_path / "whole", tmp_path / "killed")
+    assert_a_killed_run_ends_as_another(COMMAND, tmp_path)
 
 
 @pytest.mark.eight_devices
 @pytest.mark.parametrize("name", ["scenes.py:smoke", "scenes.py:smoke,head=segvit", "camvid.py:smoke"])
 def test_eight_devices_train_and_test_as_one(name, tmp_path, monkeypatch):
-    meshes = {"one": lambda config: parallel.make_mesh({"data": 1}, jax.devices()[:1]), "eight": shared_inputs.mesh}
-    losses, summaries = {}, {}
-    for count, mesh in meshes.items():
-        monkeypatch.setattr(shared_inputs, "mesh", mesh)
-        summaries[count] = run(config(name), tmp_path / count)
-        lines = (tmp_path / count / "metrics.jsonl").read_text().splitlines()
-        losses[count] = [row["loss"] for row in map(json.loads, lines) if row["split"] == "train"]
+    losses, summaries = on_one_and_eight(lambda workdir: run(config(name), workdir), tmp_path, monkeypatch)
     np.testing.assert_allclose(losses["one"], losses["eight"], rtol=1e-5)
     for score in ("miou", "macc", "aacc"):
         assert summaries["one"][score] == pytest.approx(summaries["eight"][score], abs=1e-3)

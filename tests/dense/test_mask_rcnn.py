@@ -12,7 +12,8 @@ from jaxprune import checkpoints, dense, models
 from jaxprune.dense.parts.simple_pyramid import SimplePyramid, pyramid_rules
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.ops.instance_masks import paste
-from jaxprune.train.detection_optimizer import decays, rate_scales, warmup_steps
+from jaxprune.train.detection_optimizer import decays, warmup_steps
+from jaxprune.train.encoder_rates import rate_scales
 from jaxprune.weights.rules import to_published
 
 KINDS = {"mask_rcnn": "dense/det_full", "cascade_mask_rcnn": "dense/det_cascade"}
@@ -174,7 +175,7 @@ def test_rates_and_weight_decay_by_name():
     sizes = {"img_size": 32, "patch_size": 16, "pretrain_img_size": 32, "embed_dim": 8, "depth": depth, "num_heads": 2}
     model = dense.create("mask_rcnn", encoder="vitdet", features=4, hidden=4, **sizes, rngs=nnx.Rngs(0))
     params = split(model).params
-    scales, decay = rate_scales(model, list(params)), decays(list(params))
+    scales, decay = rate_scales(model, list(params), 0.7), decays(list(params))
     expected = dict(zip(names, zip(file["out/lr_scale"], file["out/weight_decay"] > 0, strict=True), strict=True))
     # Each parameter is marked by its number, and the marks are read under the published names.
     order = list(params)

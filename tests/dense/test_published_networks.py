@@ -9,9 +9,9 @@ from support import depth_of, golden, golden_names, weights
 from test_upernet import maps, nhwc, run
 
 from jaxprune import checkpoints, dense
-from jaxprune.commands.segment.parameter_groups import rate_scales
 from jaxprune.commands.segment.settings import Optimizer
 from jaxprune.nn.params import split, variables
+from jaxprune.train.encoder_rates import rate_scales
 from jaxprune.train.optimizer import decay_mask
 from jaxprune.train.poly_schedule import warmup_poly
 from jaxprune.weights.rules import to_published

@@ -15,7 +15,7 @@ from jaxprune.evaluate.collectors.kept import KeptCollector
 from jaxprune.evaluate.collectors.patch_recall import Ranks
 from jaxprune.evaluate.collectors.plans import Comparison, PlanResult
 from jaxprune.evaluate.collectors.token_counts import CountCells, TokenCountCollector, distinct_tokens
-from jaxprune.measures.intervals import Interval, wilson_interval
+from jaxprune.measures.intervals import Interval, paired_difference, wilson_interval
 from jaxprune.metrics import mean_average_precision
 from jaxprune.reduction import DENSE
 
@@ -64,6 +64,8 @@ def test_agreement_is_with_the_dense_network_and_not_with_the_labels():
     scores = collect(Agreement(), outputs)
     assert scores[DENSE].agreement == 1 and scores[DENSE].accuracy.value == pytest.approx(4 / 6)
     assert scores["plan"].agreement == pytest.approx(4 / 6) and scores["plan"].accuracy.value == pytest.approx(2 / 6)
+    right = [logits[name].argmax(-1) == LABELS for name in ("plan", DENSE)]
+    assert scores["plan"].difference == paired_difference(*right) and np.isnan(scores[DENSE].difference.value)
     first, second = collect(Disagreements(), outputs)  # one a batch
     assert (first.name, first.label, first.dense, second.label, second.dense) == ("plan", 1, 1, 2, 2)
     assert first.probabilities.tolist() == [0, 0, 0.5]

@@ -206,9 +206,9 @@ def test_keep_rates_of_a_method(parts):
         "topk 0.5 | topk 0.33 | 2 | 2 | 1.000 ± 0.000 | 0.000 | 0.250 | 0.667 ± 0.000 | 0.000 | 0.117 | 8",
     ]
     assert plot.caption == (
-        "After step 2, topk 0.5 → topk 0.33 has IoA 1.00; by chance it would be 0.25, and 0.00 is the lowest possible. "
-        "It is the share of the patches kept at the lower rate that are also kept at the higher one. Means over 8 "
-        "images."
+        "After step 2. topk 0.5 → topk 0.33: IoA 1.00 [1.00, 1.00]; by chance it would be 0.25, and 0.00 is the lowest "
+        "possible. It is the share of the patches kept at the lower rate that are also kept at the higher one. Means "
+        "over 8 images."
     )
 
 
@@ -336,7 +336,8 @@ def test_patterns_by_class(parts):
     assert table.rows[1][7] == f"{between:.3f}"
     assert f"to {between - 1 / 7:+.2f} above its value by chance." in table.caption
     assert table.caption.endswith(
-        "n = 8 images. Plans of one keep rate are shown. All classes are in class_patterns.csv."
+        "n = 8 images. Of many classes with few images some are at an end by chance. Plans of one keep rate are shown. "
+        "All classes are in class_patterns.csv."
     )
 
 

@@ -26,7 +26,7 @@ GFLOPS = {"dense": 4.0, "topk": 2.5, "tome": 3.0, "random": 2.0}
 SECONDS = {"dense": 0.25, "topk": 0.125, "tome": 0.3125, "random": 0.25 / 1.2}  # of a batch of 8
 SCORES = {
     "dense": Scores(Interval(0.8, 0.72, 0.86), agreement=1.0),
-    "topk": Scores(Interval(0.75, 0.67, 0.82), agreement=0.9),
+    "topk": Scores(Interval(0.75, 0.67, 0.82), agreement=0.9, difference=Interval(-0.05, -0.08, -0.02)),
     "tome": Scores(Interval(0.775, 0.69, 0.84), agreement=0.95),
     "random": Scores(Interval(0.5, 0.41, 0.59), agreement=0.55),
 }
@@ -63,23 +63,26 @@ def test_plans_with_accuracy(tmp_path, monkeypatch):
     (table,) = part.tables
     assert table.caption == (
         "Speed-up: median over 3 rounds with the smallest and the largest value. Accuracy: in brackets the 95 % "
-        "interval (Wilson), n = 120 images."
+        "interval (Wilson); the difference from dense is paired by image (95 %, Agresti and Min); n = 120 images."
     )
     # Top-K is twice as fast with 4 / 2.5 = 1.6 times fewer operations: measured ÷ implied is 1.25. Random is
     # 1.2 times as fast with half of them.
     assert table.lines == [
-        "plan | speed-up | verdict | accuracy | agreement | images/s | latency ms | GFLOPs | GFLOPs compiled | "
-        "FLOP-implied | measured ÷ implied",
-        "dense | 1 (1–1) | baseline | 80.0% (72.0%–86.0%) | 100.0% | 32 | 62.5 | 4 | 4.4 | 1 | 1",
-        "topk | 2 (1.8–2.4) * | as promised | 75.0% (67.0%–82.0%) | 90.0% | 64 | 31.2 | 2.5 | 2.75 | 1.6 | 1.25",
-        "tome | 0.8 (0.72–0.96) | slower than dense | 77.5% (69.0%–84.0%) | 95.0% | 25.6 | 78.1 | 3 | 3.3 | 1.33 | 0.6",
-        "random | 1.2 (1.08–1.44) | 60% of the promise | 50.0% (41.0%–59.0%) | 55.0% | 38.4 | 52.1 | 2 | 2.2 | 2 | 0.6",
+        "plan | speed-up | verdict | accuracy | accuracy − dense | agreement | images/s | latency ms | GFLOPs | "
+        "GFLOPs compiled | FLOP-implied | measured ÷ implied",
+        "dense | 1 (1–1) | baseline | 80.0% (72.0%–86.0%) | – | 100.0% | 32 | 62.5 | 4 | 4.4 | 1 | 1",
+        "topk | 2 (1.8–2.4) * | as promised | 75.0% (67.0%–82.0%) | -5.0% (-8.0% to -2.0%) | "
+        "90.0% | 64 | 31.2 | 2.5 | 2.75 | 1.6 | 1.25",
+        "tome | 0.8 (0.72–0.96) | slower than dense | 77.5% (69.0%–84.0%) | – | "
+        "95.0% | 25.6 | 78.1 | 3 | 3.3 | 1.33 | 0.6",
+        "random | 1.2 (1.08–1.44) | 60% of the promise | 50.0% (41.0%–59.0%) | – | "
+        "55.0% | 38.4 | 52.1 | 2 | 2.2 | 2 | 0.6",
     ]
     assert part.notes == ["Slower than the dense model on this machine: tome."]
     assert part.figures[0].caption == (
         "None of the plans stands out in accuracy: the intervals of tome (77.5%) and topk (75.0%) overlap; the "
-        "cheapest of them is topk, with 2.5 GFLOPs. dense has 80.0% [72.0%, 86.0%] with 4. The grey line "
-        "joins the highest values measured at each cost."
+        "cheapest of them is topk, with 2.5 GFLOPs. dense has 80.0% [72.0%, 86.0%] with 4; topk minus dense: -5.0% "
+        "[-8.0%, -2.0%], paired by image. The grey line joins the highest values measured at each cost."
     )
     assert {"GFLOPs", "accuracy", "chance (0.1)"} <= set(part.figures[0].labels)
     assert part.texts[0].startswith("Batch 8 on cpu, medians of 3 rounds, each timing every plan once.")

@@ -76,8 +76,8 @@ def test_the_most_frequent_confusion_is_named(part_of):
     (part,) = part_of(lambda section: page.describe(section, PREDICTED, CLASSES))
     matrix, *cards = part.figures
     assert matrix.caption == (
-        "The most frequent confusion is bee predicted as cow: 2 of 4 images. A row is a true class; colours are "
-        "shares of its images."
+        "Counted most often: bee predicted as cow, 2 of 4 images; 1 other may be as frequent (95 %). A row is a true "
+        "class; colours are shares of its images."
     )
     # Rows are true classes: ants 3 and 1, bees 2 and 2, cows 2.
     assert matrix.labels == ["ant", "bee", "cow", "predicted", "ant", "bee", "cow", "true", "3", "1", "2", "2", "2"]
@@ -90,21 +90,22 @@ def test_plans_are_listed_with_cost_accuracy_and_agreement(part_of):
     (part,) = part_of(lambda section: plans_page.describe(section, rows, found, class_names=CLASSES[:2]))
     (table,) = part.tables
     assert table.caption == (
-        "Accuracy (in brackets the 95 % interval (Wilson)) and agreement with the dense network, n = 5 images. rows: "
-        "mean number of rows in use after each step, of those that the plan allows and GFLOPs count; rate: the former "
-        "as a share of the patches."
+        "Accuracy (in brackets the 95 % interval (Wilson); the difference from dense is paired by image (95 %, Agresti "
+        "and Min)) and agreement with the dense network, n = 5 images. rows: mean number of rows in use after each "
+        "step, of those that the plan allows and GFLOPs count; rate: the former as a share of the patches."
     )
+    counts = "57.12 of 98, 30.4 of 49"
     assert table.rows == [
-        ["plan", "accuracy", "agreement", "GFLOPs", "rows", "rate"],
-        ["dense", "80.0% (37.6%–96.4%)", "100.0%", "4.25", "", ""],
-        ["topk", "40.0% (11.8%–76.9%)", "60.0%", "2.5", "", ""],
-        ["ats", "60.0% (23.1%–88.2%)", "40.0%", "2", "57.12 of 98, 30.4 of 49", "0.291, 0.155"],
+        ["plan", "accuracy", "accuracy − dense", "agreement", "GFLOPs", "rows", "rate"],
+        ["dense", "80.0% (37.6%–96.4%)", "–", "100.0%", "4.25", "", ""],
+        ["topk", "40.0% (11.8%–76.9%)", "-40.0% (-72.2% to +15.1%)", "60.0%", "2.5", "", ""],
+        ["ats", "60.0% (23.1%–88.2%)", "-20.0% (-69.3% to +40.7%)", "40.0%", "2", counts, "0.291, 0.155"],
     ]
     plot, *pictures = part.figures
     assert plot.caption == (
         "None of the plans stands out in accuracy: the intervals of ats (60.0%) and topk (40.0%) overlap; the cheapest "
-        "of them is ats, with 2 GFLOPs. dense has 80.0% [37.6%, 96.4%] with 4.25. The grey line joins the highest "
-        "values measured at each cost."
+        "of them is ats, with 2 GFLOPs. dense has 80.0% [37.6%, 96.4%] with 4.25; ats minus dense: -20.0% [-69.3%, "
+        "+40.7%], paired by image. The grey line joins the highest values measured at each cost."
     )
     assert {"GFLOPs", "accuracy", "dense", "topk", "ats", "chance (0.5)"} <= set(plot.labels)
     assert pictures[0].caption == (
@@ -120,5 +121,5 @@ def test_without_variable_counts_there_are_no_columns_for_them(part_of):
     rows = found.table({"dense": Costed(4.25), "topk": Costed(2.5)})
     (part,) = part_of(lambda section: plans_page.describe(section, rows, found, class_names=CLASSES[:2]))
     (table,) = part.tables
-    assert table.header == ["plan", "accuracy", "agreement", "GFLOPs"]
+    assert table.header == ["plan", "accuracy", "accuracy − dense", "agreement", "GFLOPs"]
     assert table.caption.endswith("and agreement with the dense network, n = 5 images.") and part.texts == []

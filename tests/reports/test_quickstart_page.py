@@ -10,6 +10,7 @@ from written_pages import read_page
 
 from jaxprune import main
 from jaxprune.bench.costs import BenchmarkRow, PlanCost, Promise
+from jaxprune.bench.timing import OverRounds
 from jaxprune.commands import benchmark, evaluate, train_ranker
 from jaxprune.commands.shared import reporting
 from jaxprune.evaluate.collectors.agreement import Scores
@@ -139,6 +140,16 @@ def test_the_summary_names_no_plan_that_may_be_as_accurate_as_another():
     )
     summary = quickstart._best(benchmark.Measured("vit", wide, None, ()))
     assert summary == {"pruned_by": "none"}
+
+
+def test_a_plan_is_faster_only_if_it_is_in_every_round():
+    def over(low):
+        promise = Promise(OverRounds(1.3, low, 1.6), 1.5, 0.87, "")
+        (row,) = ROWS[1:2]
+        return Table([dataclasses.replace(row, cost=dataclasses.replace(row.cost, promise=promise))])
+
+    best = lambda low: quickstart._best(benchmark.Measured("vit", over(low), None, ()))
+    assert best(0.9) == {} and best(1.1)["speed_up_pruned"] == 1.3
 
 
 def test_the_summary_names_the_most_accurate_plan_that_is_faster(tmp_path, monkeypatch):

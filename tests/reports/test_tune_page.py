@@ -167,6 +167,9 @@ def test_why_a_plan_is_chosen_in_words():
         "with confidence 0.9.",
         [SAFE],
     )
+    assert choice((1, 5, 9), agreement, (0.039, 0.038, 0.016))[1].endswith(
+        "independent images. Its times and those of dense overlap over the rounds: it may not be faster."
+    )
     slower = "Nothing beats dense: no plan found is cheaper on this device."
     assert choice((0, 0, 0), agreement, (0.05, 0.05, 0.04)) == (None, slower, [])
     # A bound on cost takes the safest plan within it, whatever the cheaper ones do.

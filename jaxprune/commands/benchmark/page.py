@@ -1,13 +1,13 @@
 """Cost and speed of plans on the page."""
 
 from jaxprune.bench.costs import BenchmarkRow
-from jaxprune.commands.shared.plans_page import Point, against_cost
+from jaxprune.commands.shared.plans_page import PAIRED, Point, accuracy_point, against_cost
 from jaxprune.report import Section, spread
 from jaxprune.report.table import Table
 
 # What the command is run for comes first: a narrow page shows the rest behind a scroll bar.
 COLUMNS = (
-    *("plan", "speed_up", "verdict", "accuracy", "agreement", "images_per_second", "latency", "gflops"),
+    *("plan", "speed_up", "verdict", "accuracy", "difference", "agreement", "images_per_second", "latency", "gflops"),
     *("gflops_compiled", "implied", "ratio", "tokens", "rate"),
 )
 
@@ -22,14 +22,15 @@ def describe(section: Section, rows: Table[BenchmarkRow], *, rounds: int, classe
       images: number of images of the accuracy; 0 without images.
     """
     caption = (
-        f"Speed-up: {spread.ranges(rounds)}.{f' Accuracy: {spread.BRACKETS}, n = {images} images.' * bool(images)}"
+        f"Speed-up: {spread.ranges(rounds)}."
+        f"{f' Accuracy: {spread.BRACKETS}; {PAIRED}; n = {images} images.' * bool(images)}"
     )
     section.table(rows.only(*COLUMNS), caption=caption)
     slower = [row.cost.plan for row in rows if row.cost.promise.slower]
     if slower:
         section.note(f"Slower than the dense model on this machine: {', '.join(slower)}.", kind="warning")
     if classes:
-        points = [Point(row.cost.plan, row.cost.gflops, row.result.scores.accuracy) for row in rows if row.result]
+        points = [accuracy_point(row.cost.plan, row.cost.gflops, row.result.scores) for row in rows if row.result]
         against_cost(section, points, "accuracy", reference={"chance": 1 / classes}, shares=True)
     else:
         points = [Point(row.cost.plan, row.cost.gflops, row.cost.promise.range) for row in rows]

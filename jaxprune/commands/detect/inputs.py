@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import jax
-
-from jaxprune import data as loader
-from jaxprune.commands.detect.settings import preprocessing, training_objects
+from jaxprune.commands.detect.settings import training_objects
+from jaxprune.commands.shared import inputs
+from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.config import Config
 from jaxprune.data.objects.coco import CocoObjects
 from jaxprune.data.objects.open_objects import open_objects
@@ -77,13 +76,4 @@ def require_room(examples: Any, data: Config) -> None:
 
 def train_batches(config: Config, examples: Any) -> Any:
     """The endless, shuffled, jittered batches of a training run."""
-    return loader.train_batches(
-        examples,
-        batch_size=config.batch_size,
-        preprocessing=preprocessing(config),
-        seed=config.seed,
-        transform=training_objects(config.data),
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
-        num_threads=config.data.num_threads,
-    )
+    return inputs.batches_of(config, examples, preprocessing(config), transform=training_objects(config.data))

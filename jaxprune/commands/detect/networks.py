@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from jaxprune import checkpoints
-from jaxprune.commands.detect.settings import preprocessing
 from jaxprune.commands.shared import dense_networks
 from jaxprune.config import Config
 from jaxprune.dense import Detector
@@ -13,7 +11,6 @@ def new(config: Config, num_classes: int) -> Detector:
     """Builds the network of `config.model` and `config.head`, its encoder started from the weights of the config."""
     return dense_networks.new(
         config,
-        preprocessing(config),
         img_size=config.data.img_size,
         num_classes=num_classes,
         with_masks=config.data.masks != "none",
@@ -26,8 +23,7 @@ def trained(config: Config) -> tuple[Any, tuple[str, ...]]:
     Raises:
       UserError: it is no detector.
     """
-    card = checkpoints.load_card(config.detector).require("detector", config.detector)
-    return checkpoints.load_model(config.detector), card.class_names
+    return dense_networks.trained(config.detector, "detector")
 
 
 def with_recorded(config: Config, network: Detector) -> Config:

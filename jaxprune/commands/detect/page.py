@@ -3,18 +3,19 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxprune.bench.costs import PlanCost, Promise
-from jaxprune.commands.shared import object_pictures, reporting
+from jaxprune.bench.costs import Promise
+from jaxprune.commands.shared import dense_page, object_pictures, reporting
+from jaxprune.commands.shared.dense_page import Tested
 from jaxprune.config import Config
 from jaxprune.data.objects.truth import Truth
 from jaxprune.evaluate.detection import DetectionOutcome
 from jaxprune.measures.detection_matches import DRAWS, interval, paired_interval
-from jaxprune.measures.intervals import Interval
-from jaxprune.report import Section, plots
+from jaxprune.measures.intervals import NO_INTERVAL, Interval
+from jaxprune.report import Section
 from jaxprune.report.table import Table, column
 from jaxprune.train.writer import read_metrics
 
@@ -22,19 +23,6 @@ BOOTSTRAP = f"95 % interval over images (bootstrap, {DRAWS} draws)"
 TITLES = {"bbox": "box", "segm": "mask"}
 AREAS = {"AP_small": "small", "AP_medium": "medium", "AP_large": "large"}
 LOSSES = ("loss_rpn_cls", "loss_rpn_loc", "loss_cls", "loss_box_reg", "loss_mask")
-
-
-class Tested(NamedTuple):
-    """What a detector made of a set, and its cost for one image.
-
-    Attributes:
-      gflops: counted, heads included.
-      cost: measured, if it was.
-    """
-
-    outcome: DetectionOutcome
-    gflops: float
-    cost: PlanCost | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +55,7 @@ class NetworkRow:
     plan: str = column("plan")
     gflops: float = column("GFLOPs", format=".4g")
     box: Interval = column("box AP", format=".3g", ends=("low", "high"))
-    difference: Interval | None = column("difference", format="+.3g")
+    difference: Interval = column("difference", format="+.3g")
     mask: float | None = column("mask AP", format=".3g")
     images_per_second: float | None = column("images/s", format=".3g", default=None)
     promise: Promise | None = None
@@ -78,7 +66,7 @@ def describe(
     workdir: Path,
     summary: Mapping[str, Any],
     *sources: Any,
-    tests: Mapping[str, Tested],
+    tests: Mapping[str, Tested[DetectionOutcome]],
     truth: Truth,
     class_names: Sequence[str],
 ) -> None:
@@ -92,8 +80,8 @@ def describe(
       class_names: in the order of the classes.
     """
     workdir.mkdir(parents=True, exist_ok=True)
-    first, trains = next(iter(tests.values())).outcome, "steps" in summary
-    title = "Detection" if trains else "Test of a detector"
+    first = next(iter(tests.values())).outcome
+    title = "Detection" if dense_page.trains(summary) else "Test of a detector"
     with reporting.report_section(workdir, workdir.name, title, f"detect-{workdir.name}") as section:
         _head(section, config, workdir, summary, first)
         if len(tests) > 1:
@@ -108,30 +96,20 @@ def describe(
 def _head(
     section: Section, config: Config, workdir: Path, summary: Mapping[str, Any], outcome: DetectionOutcome
 ) -> None:
-    trains = "steps" in summary
-    under = f", under {summary['plan']}" if summary["plan"] else ""
-    frozen = " A frozen encoder: only pyramid and heads are trained." if trains and config.frozen else ""
+    side = config.data.img_size
     section.text(
-        f"{'Trained on' if trains else 'On'} {summary['data']}{under}.{frozen} Tested on {summary['images']} images, "
-        f"resized to fit {config.data.img_size} × {config.data.img_size} pixels. AP is COCO's: the mean over overlaps "
-        "from .5 to .95 and over classes."
+        f"{dense_page.introduction(config, summary, 'only pyramid and heads are')} Tested on {summary['images']} "
+        f"images, resized to fit {side} × {side} pixels. AP is COCO's: the mean over overlaps from .5 to .95 and over "
+        "classes."
     )
-    tiles = {}
-    for kind, title in TITLES.items():
-        if kind in outcome.precision:
-            low, high = (summary[f"{title}_AP_{end}"] for end in ("low", "high"))
-            note = f"{low:.1%} to {high:.1%}, {BOOTSTRAP}, {summary['images']} images"
-            tiles[f"{title} AP"] = (f"{summary[f'{title}_AP']:.1%}", note)
-    if trains:
-        reporting.note_if_short(section, dict(summary))
-        tiles |= {"steps": summary["steps"], "seconds": round(summary["seconds"])}
-    section.metric_tiles(tiles)
+    scores = {f"{title} AP": f"{title}_AP" for kind, title in TITLES.items() if kind in outcome.precision}
+    dense_page.add_tiles(section, summary, scores, BOOTSTRAP)
     section.table(
         _kinds(outcome),
         caption=f"AP over overlaps from .5 to .95 with its {BOOTSTRAP}, at .5 and at .75, and of small (below 32² "
         f"pixels), medium and large (from 96²) objects, of {summary['images']} images; empty where there are none.",
     )
-    if trains:
+    if dense_page.trains(summary):
         records = read_metrics(workdir)
         lines = {f"train/{name}": name.removeprefix("loss_") for name in LOSSES}
         reporting.curves(section, records, {"train/loss": "all", **lines}, "loss")
@@ -147,24 +125,24 @@ def _kinds(outcome: DetectionOutcome) -> Table[KindRow]:
     return Table(rows)
 
 
-def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested]) -> None:
+def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested[DetectionOutcome]]) -> None:
     dense, rows = next(iter(tests.values())).outcome, []
     for name, (outcome, gflops, cost) in tests.items():
-        difference = paired_interval(outcome.matches["bbox"], dense.matches["bbox"]) if rows else None
+        difference = paired_interval(outcome.matches["bbox"], dense.matches["bbox"]) if rows else NO_INTERVAL
         mask = outcome.precision["segm"].summary["AP"] if "segm" in outcome.precision else None
         speed = () if cost is None else (cost.images_per_second, cost.promise)
         rows.append(NetworkRow(name, gflops, interval(outcome.matches["bbox"]), difference, mask, *speed))
-    table = Table(rows)
-    table.write_csv(workdir / "plans.csv")
     timed = " Speed was measured in turns, heads included." if any(test.cost for test in tests.values()) else ""
-    section.table(
-        table,
+    dense_page.add_comparison(
+        section,
+        workdir,
+        Table(rows),
+        field="box",
+        score="box AP",
+        columns=("mask",),
         caption=f"Each network, with the {BOOTSTRAP}, {dense.images} images; difference: of box AP from the first row, "
         f"on the same images. GFLOPs of one image, heads included.{timed}",
     )
-    series = {row.plan: ([row.gflops], [row.box.value]) for row in rows}
-    plot = plots.scatter_plot(series, "GFLOPs", "box AP", pareto=("min", "max"), shares=True)
-    section.figure(plot, f"Box AP against GFLOPs.{plots.front_note(plot)}{plots.cut_note(plot)}")
 
 
 def _classes(outcome: DetectionOutcome, truth: Truth, class_names: Sequence[str]) -> Table[ClassRow]:

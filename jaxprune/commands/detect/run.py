@@ -1,40 +1,33 @@
 """Trains a detector and tests it; or tests a trained one, dense and under plans."""
 
 import functools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import optax
 
-from jaxprune import data as loader
-from jaxprune import processes
-from jaxprune.bench.costs import PlanCost, costs
-from jaxprune.checkpoints.run import write_card
 from jaxprune.commands.detect import inputs, networks
 from jaxprune.commands.detect.page import Tested, describe
-from jaxprune.commands.detect.settings import preprocessing
 from jaxprune.commands.shared import dense_networks
 from jaxprune.commands.shared import inputs as shared_inputs
+from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.commands.shared.training import Length, Training, begin, interrupted
 from jaxprune.config import Config
 from jaxprune.data.augment_objects import detector_input
 from jaxprune.data.objects.truth import Truth
-from jaxprune.evaluate.contestants import contestant
 from jaxprune.evaluate.detection import DetectionOutcome, measure
 from jaxprune.flops.detectors import of_detector
 from jaxprune.measures.average_precision import library
 from jaxprune.measures.detection_matches import interval
-from jaxprune.nn.params import Split, merge, split
-from jaxprune.reduction import DENSE
-from jaxprune.train.detection_optimizer import decays, rate_scales, warmup_steps
+from jaxprune.nn.params import Split, merge
+from jaxprune.train.detection_optimizer import decays, warmup_steps
+from jaxprune.train.encoder_rates import rate_scales
 from jaxprune.train.optimizer import adamw
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import LossFn
 from jaxprune.train.writer import Writer
 
-_ENCODER = "encoder."
 # The names of the two kinds of average precision in metrics and summaries.
 KINDS = {"bbox": "box", "segm": "mask"}
 
@@ -48,10 +41,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return summary
     training = _training(config, workdir)
     network = networks.new(config, training.train.num_classes)
-    parts = split(network)
-    frozen = {name: x for name, x in parts.params.items() if config.frozen and name.startswith(_ENCODER)}
-    params = {name: x for name, x in parts.params.items() if name not in frozen}
-    write_card(workdir, network, training.train.class_names, fixed=frozen or None)
+    parts, params, frozen = dense_networks.learner(config, network, workdir, training.train.class_names)
     truth = Truth.of(training.held_out)
 
     def outcome(state: TrainState, last: bool) -> DetectionOutcome:
@@ -76,12 +66,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return stopped
     at_end = tested.get(result.step)
     at_end = at_end if at_end is not None and at_end.matches else outcome(result.state, True)
-    plan = None if network.plan is None else str(network.plan)
-    summary = {**training.outcome(result), **_scores(at_end), "plan": plan, "classes": training.train.num_classes}
+    about = {"plan": dense_networks.plan_text(network), "classes": training.train.num_classes}
+    summary = {**training.outcome(result), **_scores(at_end), **about}
     summary["parameters"] = sum(int(x.size) for x in parts.params.values())
-    about: dict[str, Any] = {"truth": truth, "class_names": tuple(training.train.class_names)}
-    cost = of_detector(network).total / 1e9
-    page = functools.partial(describe, tests={"model": Tested(at_end, cost)}, **about)
+    tests = {"model": Tested(at_end, of_detector(network).total / 1e9)}
+    page = functools.partial(describe, tests=tests, truth=truth, class_names=tuple(training.train.class_names))
     return training.conclude(summary, page)
 
 
@@ -177,31 +166,14 @@ def _test(config: Config, workdir: Path) -> dict[str, Any]:
     source = inputs.source(config, "eval")
     inputs.require_same_classes(class_names, source, config.detector)
     truth, by_plan = Truth.of(source), dense_networks.under_plans(config, network)
-    parts = {name: split(model) for name, model in by_plan.items()}
-    arrays = {name: (part, {**part.params, **part.rest}) for name, part in parts.items()}
-    outcomes = _measured(config, arrays, source, truth, shared_inputs.mesh(config))
-    speeds = _speeds(config, by_plan) if config.rounds else {}
-    tests = {
-        name: Tested(outcome, of_detector(by_plan[name]).total / 1e9, speeds.get(name))
-        for name, outcome in outcomes.items()
-    }
-    plan = None if network.plan is None else str(network.plan)
-    summary: dict[str, Any] = {**_scores(outcomes[next(iter(outcomes))]), "data": loader.describe(source), "plan": plan}
-    summary["plans"] = {
-        name: {**_scores(outcome), "gflops": tests[name].gflops}
-        | ({"speed-up": speeds[name].promise.factor} if speeds else {})
-        for name, outcome in outcomes.items()
-    }
-    if processes.leads():
-        describe(config, workdir, summary, source, tests=tests, truth=truth, class_names=class_names)
-    processes.wait("described")
-    return summary
-
-
-def _speeds(config: Config, by_plan: dict[str, Any]) -> dict[str, PlanCost]:
-    """The speed of each network, in turns with the first one, on images of the size that they read."""
-    first, *reduced = by_plan
-    timed = {DENSE: contestant(by_plan[first])} | {name: contestant(by_plan[name]) for name in reduced}
-    measured = costs(timed, config.timed_batch, config.rounds)
-    names: Sequence[str] = (first, *reduced)
-    return dict(zip(names, measured, strict=True))
+    arrays = dense_networks.arrays(by_plan)
+    return dense_networks.conclude_test(
+        config,
+        workdir,
+        by_plan,
+        _measured(config, arrays, source, truth, shared_inputs.mesh(config)),
+        source,
+        macs=lambda detector: of_detector(detector).total,
+        scores=_scores,
+        describe=functools.partial(describe, truth=truth, class_names=class_names),
+    )

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxprune import dense
-from jaxprune.commands.shared import groups, inspection
+from jaxprune.commands.shared import groups
+from jaxprune.commands.shared.dense_settings import DenseTraining, Encoder, Rates, shrink
 from jaxprune.commands.shared.settings import choice, number, path, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.data.joint.detection import MASKS, TrainObjects
 from jaxprune.data.objects.open_objects import ANNOTATIONS, SOURCES
 from jaxprune.nn.patch_embed import pair
-from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
 
 @record(recipe=True)
@@ -67,59 +68,37 @@ class Head:
     name: str = choice("mask_rcnn", "mask_rcnn or cascade_mask_rcnn", lambda: dense.detectors())
 
 
-@record(recipe=True, is_open=True)
-class Encoder(groups.Model):
-    """`config.model`: the encoder, and a published file to start from."""
-
-    drop_path_rate: float = number(0.1, "rate of stochastic depth in the last block", at_least=0, below=1)
-
-
 @record(recipe=True)
-class Optimizer:
+class Optimizer(Rates):
     """`config.optimizer`: the numbers of AdamW, and rates in steps."""
 
-    lr: float = number(1e-4, "learning rate after the warm-up", above=0)
     milestones: tuple[float, ...] = number(
         (8 / 9, 26 / 27), "shares of the run after which the rate falls", above=0, below=1
     )
     gamma: float = number(0.1, "factor of the rate at each of them", above=0, at_most=1)
-    warmup_steps: int = number(250, "steps in which the rate rises", at_least=0)
-    warmup_ratio: float = number(0.001, "factor of the rate at the first step", at_least=0, at_most=1)
-    b1: float = number(0.9, "decay of the mean of gradients", at_least=0, below=1)
-    b2: float = number(0.999, "decay of the mean of squared gradients", at_least=0, below=1)
     weight_decay: float = number(0.1, "decoupled; of all but absolute positions and the blocks' norms", at_least=0)
-    layer_decay: float = number(0.7, "factor on the rate from a layer to the one below", above=0, at_most=1)
-    clip_norm: float = number(0.0, "maximum norm of the gradients; 0: none", at_least=0)
 
 
 @record(recipe=True)
-class Settings(inspection.PlanTexts, groups.Training):
+class Settings(DenseTraining):
     """An encoder, a head, images with objects; or a trained detector to test."""
 
-    TOGETHER = True
     FIRST = (
         *("data.source", "data.path", "data.masks", "model.name", "model.weights", "head.name", "steps", "frozen"),
         *("detector", "plans"),
     )
 
     detector: str = path("", "a run of `detect`, or a file of save_model, to test: nothing is trained")
-    run: str = path("", "a run directory to start the encoder from, or set model.weights")
     batch_size: int = number(64, "images a step", at_least=1)
     steps: int = number(184_375, "optimizer steps", at_least=1)
-    dtype: str = choice("float32", 'compute dtype; "bfloat16" on accelerators', groups.DTYPES)
     frozen: bool = setting(False, "train pyramid and heads alone, on an encoder that stays as it is")
     test_batch: int = number(0, "images a batch of the test; 0: that of training", at_least=0, free=True)
-    plan: str = setting("", "token-reduction plan of the encoder in training; empty: dense", free=True)
-    plans: tuple[str, ...] = setting((), "plans to compare with the dense network in the test", free=True)
-    keep_rate: float = number(0.7, "for plans without an amount", above=0, at_most=1, free=True)
-    reduction_loc: tuple[int, ...] = setting((), f"for plans without blocks; {inspection.QUARTERS}", free=True)
-    rounds: int = number(0, "timing rounds of a test with plans; 0: no timing", at_least=0, free=True)
     timed_batch: int = number(1, "images a batch when speed is measured", at_least=1, free=True)
     pictures: int = number(6, "images in the report, with their objects and detections", at_least=0, free=True)
     drawn_score: float = number(0.5, "least score of the detections that are drawn", at_least=0, at_most=1, free=True)
     model: Encoder = Encoder(name="vitdet_base_patch16_1024")
     head: Head = Head()
-    optimizer: Optimizer = Optimizer()
+    optimizer: Optimizer = Optimizer(warmup_steps=250, warmup_ratio=0.001, layer_decay=0.7)
     data: ObjectData = ObjectData(masks="bitmaps")
 
     @staticmethod
@@ -127,22 +106,8 @@ class Settings(inspection.PlanTexts, groups.Training):
         """Yields what several settings have to do with each other."""
         if not (config.detector or config.data.source):
             yield f"There are no images: give {prefix}data.source, or {prefix}detector, a run to test on its own."
-        if config.optimizer.warmup_steps > config.steps:
-            yield (
-                f"{prefix}optimizer.warmup_steps={config.optimizer.warmup_steps} are more than the {config.steps} "
-                "steps of the run: shorten the warm-up."
-            )
-        if config.frozen and config.plan:
-            yield f"{prefix}frozen trains no encoder: give {prefix}plans to test under, and leave {prefix}plan empty."
         if "with_masks" in config.head:
             yield f"{prefix}head.with_masks follows from {prefix}data.masks: set that to none for boxes only."
-
-
-def preprocessing(config: Config) -> Preprocessing:
-    """The record of the network: its size, and its normalisation."""
-    data = config.data
-    pixels = {"mean": tuple(data.mean), "std": tuple(data.std)}
-    return Preprocessing(pair(data.img_size), crop="none", crop_pct=1.0, interpolation="bilinear", exif=False, **pixels)
 
 
 def training_objects(data: Config) -> TrainObjects:
@@ -153,13 +118,8 @@ def training_objects(data: Config) -> TrainObjects:
 
 def smoke(config: Config) -> Config:
     """Shrinks a config of the command to run in seconds on a CPU, on built-in data."""
-    masks = "none" if config.data.masks == "none" else "bitmaps"
-    elsewhere = {"source": "scenes", "path": "", "classes": "", "masks": masks}
-    sizes = {"img_size": 32, "num_train": 32, "num_eval": 12, "num_objects": 2, "num_threads": 1}
-    config.data = {**config.data.to_dict(), **elsewhere, **sizes}
-    config.update(batch_size=8, steps=4, log_every=2, checkpoint_every=2, max_minutes=0.0, dtype="float32")
-    config.update(mesh="data=-1", test_batch=0, pictures=min(config.pictures, 2))
-    config.optimizer.warmup_steps = 1
+    shrink(config, masks="none" if config.data.masks == "none" else "bitmaps", num_objects=2)
+    config.update(test_batch=0, pictures=min(config.pictures, 2))
     left_out = ("name", "weights", "global_blocks")
     arguments = {name: value for name, value in config.model.to_dict().items() if name not in left_out}
     windowed = config.model.name.startswith("vitdet")

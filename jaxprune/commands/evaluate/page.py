@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxprune.evaluate.collectors.predictions import Example, Predictions, by_class, confusions
+from jaxprune.measures.intervals import share
+from jaxprune.measures.leaders import leaders
 from jaxprune.report import Section, plots, spread
 from jaxprune.report.pictures.base import Picture
 from jaxprune.report.pictures.film_strip import still
@@ -25,14 +27,19 @@ def describe(section: Section, predictions: Predictions, class_names: Sequence[s
 
 
 def confusion_text(matrix: Int[np.ndarray, "c c"], class_names: Sequence[str]) -> str:
-    """Returns the caption of a confusion matrix: the most frequent confusion."""
+    """Returns the caption of a confusion matrix: the confusion counted most often, and how many may be as frequent."""
     wrong = matrix * (1 - np.eye(len(matrix), dtype=int))
     if not wrong.any():
         return "All images are classified correctly."
-    row, column = divmod(int(wrong.argmax()), len(wrong))
+    total = int(matrix.sum())
+    (row, column), *level = leaders(
+        {place: share(int(wrong[place]), total) for place in zip(*wrong.nonzero(), strict=True)}
+    )
+    others = "none of the others" if not level else f"{len(level)} other{'s' * (len(level) > 1)}"
     return (
-        f"The most frequent confusion is {class_names[row]} predicted as {class_names[column]}: "
-        f"{wrong[row, column]} of {matrix[row].sum()} images. A row is a true class; colours are shares of its images."
+        f"Counted most often: {class_names[row]} predicted as {class_names[column]}, {wrong[row, column]} of "
+        f"{matrix[row].sum()} images; {others} may be as frequent (95 %). A row is a true class; colours are shares of "
+        "its images."
     )
 
 

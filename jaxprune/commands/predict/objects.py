@@ -6,17 +6,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxprune.commands.predict import picture
 from jaxprune.commands.shared import networks, object_pictures, reporting
 from jaxprune.config import Config
 from jaxprune.data.augment_objects import detector_input
-from jaxprune.data.broken import Unreadable
-from jaxprune.data.folder import read_example
 from jaxprune.data.joint.detection import TestObjects
-from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors.detections import DetectionCollector
 from jaxprune.evaluate.detection import TestedImage
 from jaxprune.report.pictures.label_map import legend, palette
-from jaxprune.train.writer import Writer
 
 LEAST = 0.5  # score of the detections that are drawn
 
@@ -24,10 +21,7 @@ LEAST = 0.5  # score of the detections that are drawn
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Finds the objects of `config.image`, resized to fit the network of `config.run`."""
     model, names, origin = networks.with_head(config)
-    try:
-        image = np.array(read_example(str(Path(config.image).expanduser()), upright=False))
-    except Unreadable as error:
-        raise UserError(f"Image {config.image!r} cannot be read: {error.reason}.") from error
+    image = picture.read(config)
     record = model.preprocessing
     prepared = TestObjects(max(record.sides)).prepare({"image": image}, _no_draws, False)
     batch = {"index": np.zeros(1, np.int32), **{name: np.asarray(value)[None] for name, value in prepared.items()}}
@@ -35,13 +29,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     collector = DetectionCollector({}, [0], range(len(names)))
     collector.update(batch, jax.jit(model)(images, sizes))
     results = [result for result in collector.detections if result["score"] >= LEAST]
-    classes, colours, slug = [result["category_id"] for result in results], palette(len(names)), Path(config.image).stem
+    classes, colours = [result["category_id"] for result in results], palette(len(names))
     shape: Any = image.shape[:2]
     drawn = object_pictures.draw(TestedImage(0, image, shape, results), results, classes, colours)
-    writer = Writer(workdir, tensorboard=False)
-    path = writer.images(0, f"predict-{slug}", drawn)
-    writer.close()
-    with reporting.report_section(workdir, origin, "Prediction", f"predict-{slug}") as section:
+    path = picture.write(config, workdir, drawn)
+    with reporting.report_section(workdir, origin, "Prediction", picture.slug(config)) as section:
         section.figure(drawn, f"{config.image}: {len(results)} objects with a score of at least {LEAST}.")
         if present := sorted(set(classes)):
             section.figure(legend([names[k] for k in present], [colours[k] for k in present]), alt="Legend")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.commands.predict import objects, pixels
+from jaxprune.commands.predict import objects, picture, pixels
 from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.config import Config
 from jaxprune.data.clips import one_view
@@ -14,7 +14,6 @@ from jaxprune.evaluate.collectors import predictions
 from jaxprune.report.pictures.film_strip import film_strip, still
 from jaxprune.report.pictures.prediction_card import prediction_card
 from jaxprune.report.scorer_names import about_images
-from jaxprune.train.writer import Writer
 
 TOP = 5
 
@@ -27,16 +26,14 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return objects.run(config, workdir)
     model, names, origin = networks.classifier(config)
     views = {"num_clips": config.data.num_clips, "num_crops": config.data.num_crops}
-    picture = open_pictures(config.image, model.preprocessing, seed=config.seed, **views).read(0)
-    (image,), (confidences,) = predictions.of_pictures(model, [picture], inputs.mesh(config))
+    prepared = open_pictures(config.image, model.preprocessing, seed=config.seed, **views).read(0)
+    (image,), (confidences,) = predictions.of_pictures(model, [prepared], inputs.mesh(config))
     order = np.argsort(-confidences)[:TOP]
-    best, slug = int(confidences.argmax()), f"predict-{Path(config.image).stem}"
-    picture = prediction_card(still(one_view(image)), names, confidences, TOP)
-    writer = Writer(workdir, tensorboard=False)
-    path = writer.images(0, slug, picture)
-    writer.close()
-    with reporting.report_section(workdir, origin, "Prediction", slug) as section:
-        section.figure(picture, f"{config.image}: {names[best]}, {confidences[best]:.1%}.")
+    best = int(confidences.argmax())
+    card = prediction_card(still(one_view(image)), names, confidences, TOP)
+    path = picture.write(config, workdir, card)
+    with reporting.report_section(workdir, origin, "Prediction", picture.slug(config)) as section:
+        section.figure(card, f"{config.image}: {names[best]}, {confidences[best]:.1%}.")
         if model.preprocessing.num_frames:
             layers = min(8, model.preprocessing.num_frames)
             strip = film_strip(one_view(image), None, (layers, 1, 1))

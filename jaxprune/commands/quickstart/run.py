@@ -57,7 +57,7 @@ def _best(pruned: benchmark.Measured) -> dict[str, Any]:
     faster = {
         row.cost.plan: (row.result.scores.accuracy, row.cost.promise.factor)
         for row in pruned.rows
-        if row.result and row.cost.plan != DENSE and row.cost.promise.factor > 1
+        if row.result and row.cost.plan != DENSE and row.cost.promise.faster
     }
     if not faster:
         return {}

@@ -97,15 +97,19 @@ def _curve(folder: Path, measure: str, result: Mapping[str, Any]) -> tuple[list[
 
 
 def _finding(rows: Table[Row], value: str) -> str:
-    """Says which healed networks are as fast as, and no worse than, every other one; none where intervals overlap."""
+    """Says which healed networks are as fast as, and no worse than, every other one; none where intervals overlap.
+
+    A network may be as fast as another one if their ranges over the timing rounds overlap. NaN ends are not known.
+    """
     dense, *healed = rows
-    faster = [row for row in healed if row.speed.median > 1 and isinstance(getattr(row, value), Interval)]
+    measured = [row for row in healed if isinstance(getattr(row, value), Interval)]
+    faster = [row for row in measured if row.speed.median > 1 and not row.speed.low <= 1]
     if not faster:
-        return f"No healed network is faster than {DENSE}."
+        return f"No healed network is clearly faster than {DENSE}."
     best = max(faster, key=lambda row: getattr(row, value).value)
-    rivals = [row for row in faster if row is not best and row.speed.median >= best.speed.median]
+    rivals = [row for row in faster if row is not best and not row.speed.high < best.speed.low]
     values = {row.name: getattr(row, value) for row in (best, *rivals)}
-    of = f"networks that are at least {best.speed.median:.2f} times as fast as dense"
+    of = f"networks that may be as fast as {best.name}, {best.speed.median:.2f} times the speed of dense"
     alone = "" if rivals else f"; no other network is as fast, {best.speed.median:.2f} times the speed of dense"
     against = ""
     if isinstance(dense.accuracy, Interval) and value == "accuracy":

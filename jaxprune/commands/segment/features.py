@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxprune import data as loader
-from jaxprune.commands.segment.settings import preprocessing
+from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.config import Config
 from jaxprune.data.batch_reader import Batch
 from jaxprune.data.joint.segmentation import TrainMaps

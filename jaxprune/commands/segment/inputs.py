@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import jax
-
 from jaxprune import data as loader
-from jaxprune.commands.segment.settings import classes_file, preprocessing
+from jaxprune.commands.segment.settings import classes_file
+from jaxprune.commands.shared import inputs
+from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.config import Config
 from jaxprune.data.joint.segmentation import TrainMaps
 from jaxprune.data.maps.label_maps import LabelMaps, read_classes
@@ -42,13 +42,4 @@ def train_batches(config: Config, examples: Any) -> Any:
     size = pair(data.img_size)
     box = (max(data.box), min(data.box)) if data.box else None
     way = TrainMaps(size, box, tuple(data.ratio), data.class_share, data.distort)
-    return loader.train_batches(
-        examples,
-        batch_size=config.batch_size,
-        preprocessing=preprocessing(config),
-        seed=config.seed,
-        transform=way,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
-        num_threads=data.num_threads,
-    )
+    return inputs.batches_of(config, examples, preprocessing(config), transform=way)

@@ -1,7 +1,5 @@
 """The segmentation network of a config: new, started from weights, or trained before."""
 
-from jaxprune import checkpoints
-from jaxprune.commands.segment.settings import preprocessing
 from jaxprune.commands.shared import dense_networks
 from jaxprune.config import Config
 from jaxprune.dense import Segmenter
@@ -11,7 +9,7 @@ from jaxprune.nn.patch_embed import pair
 def new(config: Config, num_classes: int) -> Segmenter:
     """Builds the network of `config.model` and `config.head`, its encoder started from the weights of the config."""
     sides = pair(config.data.img_size)
-    return dense_networks.new(config, preprocessing(config), img_size=sides, num_classes=num_classes)
+    return dense_networks.new(config, img_size=sides, num_classes=num_classes)
 
 
 def trained(config: Config) -> tuple[Segmenter, tuple[str, ...]]:
@@ -20,8 +18,7 @@ def trained(config: Config) -> tuple[Segmenter, tuple[str, ...]]:
     Raises:
       UserError: it is no segmentation network.
     """
-    card = checkpoints.load_card(config.segmenter).require("dense", config.segmenter)
-    return checkpoints.load_model(config.segmenter), card.class_names
+    return dense_networks.trained(config.segmenter, "dense")
 
 
 def with_recorded(config: Config, network: Segmenter) -> Config:

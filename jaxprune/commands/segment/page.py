@@ -4,16 +4,17 @@ import csv
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxprune.bench.costs import PlanCost, Promise
-from jaxprune.commands.shared import reporting
+from jaxprune.bench.costs import Promise
+from jaxprune.commands.shared import dense_page, reporting
+from jaxprune.commands.shared.dense_page import Tested
 from jaxprune.config import Config
 from jaxprune.data.maps.label_maps import LabelMaps
 from jaxprune.evaluate.collectors.segmentation import Outcome
-from jaxprune.measures.intervals import Interval
+from jaxprune.measures.intervals import NO_INTERVAL, Interval
 from jaxprune.measures.segmentation import intervals, paired_intervals, scores
 from jaxprune.report import Section, plots
 from jaxprune.report.pictures.label_map import VOID, legend, overlay, palette
@@ -23,19 +24,6 @@ from jaxprune.train.writer import read_metrics
 
 MOST_CLASSES = 40  # of a drawn confusion matrix
 BOOTSTRAP = "95 % interval over images (bootstrap)"
-
-
-class Tested(NamedTuple):
-    """What a network made of a set, and its cost for one image that it reads, head included.
-
-    Attributes:
-      gflops: counted.
-      cost: measured, if it was.
-    """
-
-    outcome: Outcome
-    gflops: float
-    cost: PlanCost | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +43,7 @@ class NetworkRow:
     plan: str = column("plan")
     gflops: float = column("GFLOPs", format=".4g")
     mean_iou: Interval = column("mIoU", format=".3g", ends=("low", "high"))
-    difference: Interval | None = column("difference", format="+.3g")
+    difference: Interval = column("difference", format="+.3g")
     pixel_accuracy: Interval = column("aAcc", format=".3g")
     agreement: float = column("agreement", format=".4g")
     images_per_second: float | None = column("images/s", format=".3g", default=None)
@@ -67,7 +55,7 @@ def describe(
     workdir: Path,
     summary: Mapping[str, Any],
     *sources: Any,
-    tests: Mapping[str, Tested],
+    tests: Mapping[str, Tested[Outcome]],
     rules: LabelMaps | None,
     class_names: Sequence[str],
 ) -> None:
@@ -83,10 +71,9 @@ def describe(
     workdir.mkdir(parents=True, exist_ok=True)
     first = next(iter(tests.values())).outcome
     colours = rules.palette if rules is not None and rules.palette else palette(len(class_names))
-    trains = "steps" in summary
-    title = "Segmentation" if trains else "Test of a segmentation network"
+    title = "Segmentation" if dense_page.trains(summary) else "Test of a segmentation network"
     with reporting.report_section(workdir, workdir.name, title, f"segment-{workdir.name}") as section:
-        _head(section, config, workdir, summary, trains)
+        _head(section, config, workdir, summary)
         if len(tests) > 1:
             _plans(section, workdir, tests)
         rows = _classes(first, class_names)
@@ -97,53 +84,43 @@ def describe(
         reporting.broken_files(section, *sources)
 
 
-def _head(section: Section, config: Config, workdir: Path, summary: Mapping[str, Any], trains: bool) -> None:
-    under = f", under {summary['plan']}" if summary["plan"] else ""
-    frozen = " A frozen encoder: only the head is trained." if trains and config.frozen else ""
+def _head(section: Section, config: Config, workdir: Path, summary: Mapping[str, Any]) -> None:
     windows = "windows that slide" if config.test.mode == "slide" else "whole images"
     scales = ", ".join(f"{scale:g}" for scale in config.test.scales)
     options = [f"scales {scales}"] if len(config.test.scales) > 1 else []
     options += ["mirrored images"] if config.test.flip else []
     also = f", with {' and '.join(options)}" if options else ""
-    data = f"{'Trained on' if trains else 'On'} {summary['data']}{under}.{frozen}"
     section.text(
-        f"{data} Tested on {summary['images']} images by {windows}{also}. {summary['void_share']:.2%} of their pixels "
-        "have no class and do not count."
+        f"{dense_page.introduction(config, summary, 'only the head is')} Tested on {summary['images']} images by "
+        f"{windows}{also}. {summary['void_share']:.2%} of their pixels have no class and do not count."
     )
-    tiles = {}
-    for name, title in (("miou", "mIoU"), ("macc", "mAcc"), ("aacc", "aAcc")):
-        span = f"{summary[f'{name}_low']:.1%} to {summary[f'{name}_high']:.1%}"
-        tiles[title] = (f"{summary[name]:.1%}", f"{span}, {BOOTSTRAP}, {summary['images']} images")
-    if trains:
-        reporting.note_if_short(section, dict(summary))
-        tiles |= {"steps": summary["steps"], "seconds": round(summary["seconds"])}
-    section.metric_tiles(tiles)
-    if trains:
+    dense_page.add_tiles(section, summary, {"mIoU": "miou", "mAcc": "macc", "aAcc": "aacc"}, BOOTSTRAP)
+    if dense_page.trains(summary):
         records = read_metrics(workdir)
         reporting.curves(section, records, {"train/loss": "training"}, "loss")
         reporting.curves(section, records, {"eval/miou": "held-out"}, "mIoU", shares=True)
 
 
-def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested]) -> None:
+def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested[Outcome]]) -> None:
     (_, dense), *_ = tests.items()
     rows = []
     for name, (outcome, gflops, cost) in tests.items():
         spans = intervals(outcome.areas)
-        difference = paired_intervals(outcome.areas, dense.outcome.areas) if rows else None
+        difference = paired_intervals(outcome.areas, dense.outcome.areas) if rows else NO_INTERVAL
         agreement = float(np.mean(outcome.agreement))
         cells = (name, gflops, spans.mean_iou, difference, spans.pixel_accuracy, agreement)
         speed = () if cost is None else (cost.images_per_second, cost.promise)
         rows.append(NetworkRow(*cells, *speed))
-    table = Table(rows)
-    table.write_csv(workdir / "plans.csv")
-    section.table(
-        table,
+    dense_page.add_comparison(
+        section,
+        workdir,
+        Table(rows),
+        field="mean_iou",
+        score="mIoU",
+        columns=("agreement", "pixel_accuracy"),
         caption=f"Each network, with the {BOOTSTRAP}; difference: of mIoU from the first row, on the same images; "
         "agreement: mean share of pixels with the first row's class. GFLOPs of one image or window, head included.",
     )
-    series = {row.plan: ([row.gflops], [row.mean_iou.value]) for row in rows}
-    plot = plots.scatter_plot(series, "GFLOPs", "mIoU", pareto=("min", "max"), shares=True)
-    section.figure(plot, f"mIoU against GFLOPs.{plots.front_note(plot)}{plots.cut_note(plot)}")
 
 
 def _classes(outcome: Outcome, class_names: Sequence[str]) -> Table[ClassRow]:

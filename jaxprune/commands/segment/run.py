@@ -9,33 +9,26 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxprune import data as loader
-from jaxprune import processes
-from jaxprune.bench.costs import PlanCost, costs
-from jaxprune.checkpoints.run import write_card
 from jaxprune.commands.segment import features, inputs, networks
 from jaxprune.commands.segment.page import Tested, describe
 from jaxprune.commands.segment.parameter_groups import grouped_optimizer
-from jaxprune.commands.segment.settings import preprocessing, test_time
+from jaxprune.commands.segment.settings import test_time
 from jaxprune.commands.shared import dense_networks
 from jaxprune.commands.shared import inputs as shared_inputs
+from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.commands.shared.training import Length, Training, begin, interrupted
 from jaxprune.config import Config
 from jaxprune.data.augment_maps import augment_maps
 from jaxprune.evaluate.collectors.segmentation import Outcome
-from jaxprune.evaluate.contestants import contestant
 from jaxprune.evaluate.segmentation.measure import measure
 from jaxprune.flops.segmenters import of_segmenter
 from jaxprune.measures.segmentation import intervals, scores
 from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split, variables
-from jaxprune.reduction import DENSE
 from jaxprune.train.poly_schedule import warmup_poly
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import LossFn
 from jaxprune.train.writer import Writer
-
-_ENCODER = "encoder."
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -46,10 +39,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return summary
     training = _training(config, workdir)
     network = networks.new(config, training.train.num_classes)
-    parts = split(network)
-    frozen = {name: x for name, x in parts.params.items() if config.frozen and name.startswith(_ENCODER)}
-    params = {name: x for name, x in parts.params.items() if name not in frozen}
-    write_card(workdir, network, training.train.class_names, fixed=frozen or None)
+    parts, params, frozen = dense_networks.learner(config, network, workdir, training.train.class_names)
     running = _statistics(network, frozen=config.frozen)
 
     def outcome(state: TrainState, pictures: int = 0) -> Outcome:
@@ -78,11 +68,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if stopped := interrupted(result):
         return stopped
     tested = last.get("model") or outcome(result.state, config.pictures)
-    plan = None if network.plan is None else str(network.plan)
-    summary = {**training.outcome(result), **_scores(tested), "plan": plan, "classes": training.train.num_classes}
+    about = {"plan": dense_networks.plan_text(network), "classes": training.train.num_classes}
+    summary = {**training.outcome(result), **_scores(tested), **about}
     cost = of_segmenter(network).total / 1e9
-    about = {"rules": inputs.rules(config), "class_names": tuple(training.train.class_names)}
-    page = functools.partial(describe, tests={"model": Tested(tested, cost)}, **about)
+    names = tuple(training.train.class_names)
+    tests = {"model": Tested(tested, cost)}
+    page = functools.partial(describe, tests=tests, rules=inputs.rules(config), class_names=names)
     return training.conclude(summary, page)
 
 
@@ -100,7 +91,7 @@ def _statistics(network: Any, *, frozen: bool) -> dict[str, jax.Array]:
     return {
         name: variable[...]
         for name, variable in variables(network).items()
-        if isinstance(variable, nnx.BatchStat) and not (frozen and name.startswith(_ENCODER))
+        if isinstance(variable, nnx.BatchStat) and not (frozen and name.startswith(dense_networks.ENCODER))
     }
 
 
@@ -188,33 +179,16 @@ def _test(config: Config, workdir: Path) -> dict[str, Any]:
     config = networks.with_recorded(config, network)
     source = inputs.source(config, "eval")
     shared_inputs.require_classes(source, len(class_names), config.segmenter)
-    contestants = dense_networks.under_plans(config, network)
-    parts = {name: split(model) for name, model in contestants.items()}
-    arrays = {name: (part, {**part.params, **part.rest}) for name, part in parts.items()}
-    outcomes = _measured(config, arrays, source, shared_inputs.mesh(config), config.pictures)
-    speeds = _speeds(config, contestants) if config.rounds else {}
-    tests = {
-        name: Tested(outcome, of_segmenter(contestants[name]).total / 1e9, speeds.get(name))
-        for name, outcome in outcomes.items()
-    }
-    first = next(iter(outcomes))
-    plan = None if network.plan is None else str(network.plan)
-    summary: dict[str, Any] = {**_scores(outcomes[first]), "data": loader.describe(source), "plan": plan}
-    summary["plans"] = {
-        name: {**_scores(outcome), "agreement": float(np.mean(outcome.agreement)), "gflops": tests[name].gflops}
-        | ({"speed-up": speeds[name].promise.factor} if speeds else {})
-        for name, outcome in outcomes.items()
-    }
-    if processes.leads():
-        describe(config, workdir, summary, source, tests=tests, rules=inputs.rules(config), class_names=class_names)
-    processes.wait("described")
-    return summary
-
-
-def _speeds(config: Config, networks_by_name: dict[str, Any]) -> dict[str, PlanCost]:
-    """The speed of each network, in turns with the first one, on images of the size that they read."""
-    first, *reduced = networks_by_name
-    timed = {DENSE: contestant(networks_by_name[first])}
-    timed |= {name: contestant(networks_by_name[name]) for name in reduced}
-    measured = costs(timed, config.timed_batch, config.rounds)
-    return dict(zip((first, *reduced), measured, strict=True))
+    by_plan = dense_networks.under_plans(config, network)
+    arrays, mesh = dense_networks.arrays(by_plan), shared_inputs.mesh(config)
+    return dense_networks.conclude_test(
+        config,
+        workdir,
+        by_plan,
+        _measured(config, arrays, source, mesh, config.pictures),
+        source,
+        macs=lambda segmenter: of_segmenter(segmenter).total,
+        scores=_scores,
+        beside=lambda outcome: {"agreement": float(np.mean(outcome.agreement))},
+        describe=functools.partial(describe, rules=inputs.rules(config), class_names=class_names),
+    )

@@ -4,14 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxprune import dense, models
-from jaxprune.commands.shared import groups, inspection
+from jaxprune.commands.shared import groups
+from jaxprune.commands.shared.dense_settings import DenseTraining, Encoder, Rates, shrink
 from jaxprune.commands.shared.settings import ABSENT, choice, number, path, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.data.source_factory import SOURCES
 from jaxprune.errors import UserError
 from jaxprune.evaluate.segmentation.at_test import MODES, TestTime
 from jaxprune.nn.patch_embed import pair
-from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from jaxprune.train.optimizer import OPTIMIZERS
 
 
@@ -74,28 +75,14 @@ class Head:
     name: str = choice("upernet", "linear, fcn, upernet, segvit or dtop", lambda: dense.methods())
 
 
-@record(recipe=True, is_open=True)
-class Encoder(groups.Model):
-    """`config.model`: the encoder, and a published file to start from."""
-
-    drop_path_rate: float = number(0.1, "rate of stochastic depth in the last block", at_least=0, below=1)
-
-
 @record(recipe=True)
-class Optimizer:
+class Optimizer(Rates):
     """`config.optimizer`: its name, and rates in steps."""
 
     name: str = choice("adamw", "adamw, lamb or lars", OPTIMIZERS)
-    lr: float = number(1e-4, "learning rate after the warm-up", above=0)
     power: float = number(1.0, "of the decay over all steps; 1: linear", at_least=0)
     min_lr: float = number(0.0, "learning rate at the end", at_least=0)
-    warmup_steps: int = number(1500, "steps in which the rate rises", at_least=0)
-    warmup_ratio: float = number(1e-6, "factor of the rate at the first step", at_least=0, at_most=1)
-    b1: float = number(0.9, "decay of the mean of gradients", at_least=0, below=1)
-    b2: float = number(0.999, "decay of the mean of squared gradients", at_least=0, below=1)
     weight_decay: float = number(0.05, "decoupled; of all but vectors and biases", at_least=0)
-    layer_decay: float = number(0.65, "factor on the rate from a layer to the one below", above=0, at_most=1)
-    clip_norm: float = number(0.0, "maximum norm of the gradients; 0: none", at_least=0)
     momentum: float = number(ABSENT, "of LARS", at_least=0, below=1, example=0.9)
 
 
@@ -113,28 +100,20 @@ class Test:
 
 
 @record(recipe=True)
-class Settings(inspection.PlanTexts, groups.Training):
+class Settings(DenseTraining):
     """An encoder, a head, images with label maps; or a trained segmentation network to test."""
 
-    TOGETHER = True
     FIRST = (
         *("data.source", "data.path", "data.classes", "model.name", "model.weights", "head.name", "steps", "frozen"),
         *("segmenter", "plans"),
     )
 
     segmenter: str = path("", "a run of `segment`, or a file of save_model, to test: nothing is trained")
-    run: str = path("", "a run directory to start the encoder from, or set model.weights")
     batch_size: int = number(16, "images a step, and a batch of the test", at_least=1)
     steps: int = number(160_000, "optimizer steps", at_least=1)
-    dtype: str = choice("float32", 'compute dtype; "bfloat16" on accelerators', groups.DTYPES)
     frozen: bool = setting(False, "train the head alone, on features computed once, without crops")
     mirrors: bool = setting(True, "with frozen: features of mirrored images too", free=True)
     valid_only: bool = setting(False, "average the loss over labelled pixels; published: over all")
-    plan: str = setting("", "token-reduction plan of the encoder in training; empty: dense", free=True)
-    plans: tuple[str, ...] = setting((), "plans to compare with the dense network in the test", free=True)
-    keep_rate: float = number(0.7, "for plans without an amount", above=0, at_most=1, free=True)
-    reduction_loc: tuple[int, ...] = setting((), f"for plans without blocks; {inspection.QUARTERS}", free=True)
-    rounds: int = number(0, "timing rounds of a test with plans; 0: no timing", at_least=0, free=True)
     timed_batch: int = number(4, "images, or windows, a batch when speed is measured", at_least=1, free=True)
     pictures: int = number(6, "images with the lowest IoU in the report", at_least=0, free=True)
     model: Encoder = Encoder(name="vit_base_patch16_224")
@@ -148,23 +127,9 @@ class Settings(inspection.PlanTexts, groups.Training):
         """Yields what several settings have to do with each other."""
         if not (config.segmenter or config.data.source):
             yield f"There are no images: give {prefix}data.source, or {prefix}segmenter, a run to test on its own."
-        if config.optimizer.warmup_steps > config.steps:
-            yield (
-                f"{prefix}optimizer.warmup_steps={config.optimizer.warmup_steps} are more than the {config.steps} "
-                "steps of the run: shorten the warm-up."
-            )
         if config.frozen and config.head.name == "dtop":
             yield f"{prefix}frozen has no features for {prefix}head.name=dtop, whose exits act in it: use segvit."
-        if config.frozen and config.plan:
-            yield f"{prefix}frozen trains no encoder: give {prefix}plans to test under, and leave {prefix}plan empty."
         yield from (f"{prefix}test: {why}" for why in refused(lambda: test_time(config)))
-
-
-def preprocessing(config: Config) -> Preprocessing:
-    """The record of the network: its size, and its normalisation."""
-    data = config.data
-    pixels = {"mean": tuple(data.mean), "std": tuple(data.std)}
-    return Preprocessing(pair(data.img_size), crop="none", crop_pct=1.0, interpolation="bilinear", exif=False, **pixels)
 
 
 def test_time(config: Config) -> TestTime:
@@ -182,13 +147,8 @@ test_time.__test__ = False  # type: ignore[attr-defined]
 
 def smoke(config: Config) -> Config:
     """Shrinks a config of the command to run in seconds on a CPU, on built-in data."""
-    elsewhere = {"source": "scenes", "path": "", "name": "", "classes": "", "ignore": (), "reduce_zero_label": False}
-    sizes = {"img_size": 32, "box": (64, 32) if config.data.box else (), "num_train": 32, "num_eval": 12}
-    config.data = {**config.data.to_dict(), **elsewhere, **sizes, "num_threads": 1}
-    config.update(batch_size=8, steps=4, log_every=2, checkpoint_every=2, max_minutes=0.0, dtype="float32")
-    config.mesh = "data=-1"
+    shrink(config, name="", ignore=(), reduce_zero_label=False, box=(64, 32) if config.data.box else ())
     config.test = {**config.test.to_dict(), "stride": ()}
-    config.optimizer.warmup_steps = 1
     kind = models.arguments(config.model.name)
     kept = {name: kind[name] for name in ("style", "init_values", "qkv_bias") if kind.get("style") and name in kind}
     depth = 4 if config.head.name == "upernet" else 3

@@ -1,26 +1,51 @@
-"""What `segment` and `detect` share: a network of encoder and head, new, under plans, or trained on recorded data."""
+"""What `segment` and `detect` share: a network of encoder and head, new, in training, under plans, or tested."""
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flax import nnx
 from ml_collections import ConfigDict
 
+from jaxprune import checkpoints, processes, reduction
+from jaxprune import data as loader
 from jaxprune import open as door
-from jaxprune import reduction
+from jaxprune.bench.costs import PlanCost, costs
 from jaxprune.checkpoints.build import build
+from jaxprune.checkpoints.run import write_card
 from jaxprune.commands.shared import inputs, networks
+from jaxprune.commands.shared.dense_page import Tested
+from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.config import Config
 from jaxprune.errors import UserError
-from jaxprune.preprocessing import Preprocessing
+from jaxprune.evaluate.contestants import contestant
+from jaxprune.nn.params import Split, split
 from jaxprune.reduction import DENSE
 
+ENCODER = "encoder."  # begins the names of its parameters
 
-def new(config: Config, preprocessing: Preprocessing, **arguments: Any) -> Any:
+# The arrays of networks by name, as `evaluate` runs them: their parts, and all their arrays.
+Arrays = dict[str, tuple[Split, dict[str, Any]]]
+
+
+class Learner(NamedTuple):
+    """A network in training.
+
+    Attributes:
+      parts: the whole network.
+      params: the parameters that learn.
+      frozen: those of a frozen encoder, which do not.
+    """
+
+    parts: Split
+    params: dict[str, Any]
+    frozen: dict[str, Any]
+
+
+def new(config: Config, **arguments: Any) -> Any:
     """Builds the network of `config.model` and `config.head`, its encoder started from the weights of the config.
 
     Args:
-      preprocessing: how it reads images.
       arguments: those of the network that neither group has, such as the number of classes.
     """
     model = networks.model_arguments(config)
@@ -28,10 +53,37 @@ def new(config: Config, preprocessing: Preprocessing, **arguments: Any) -> Any:
     network = build("dense", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     if start := networks.start_of(config):
         door.initialise(network.encoder, start)
-    network.preprocessing = preprocessing
+    network.preprocessing = preprocessing(config)
     if config.plan:
         network = reduction.apply(network, networks.plan(config, config.plan), rngs=nnx.Rngs(config.seed))
     return network
+
+
+def learner(config: Config, network: Any, workdir: Path, class_names: Sequence[str]) -> Learner:
+    """Divides a new network into what learns and what does not, and writes its card."""
+    parts = split(network)
+    frozen = {name: x for name, x in parts.params.items() if config.frozen and name.startswith(ENCODER)}
+    params = {name: x for name, x in parts.params.items() if name not in frozen}
+    write_card(workdir, network, class_names, fixed=frozen or None)
+    return Learner(parts, params, frozen)
+
+
+def trained(origin: str, kind: str) -> tuple[Any, tuple[str, ...]]:
+    """Returns the network of a run or a file, and its classes.
+
+    Args:
+      kind: "dense" or "detector".
+
+    Raises:
+      UserError: it is no such network.
+    """
+    card = checkpoints.load_card(origin).require(kind, origin)
+    return checkpoints.load_model(origin), card.class_names
+
+
+def plan_text(network: Any) -> str | None:
+    """The plan of a network as text; None if it has none."""
+    return None if network.plan is None else str(network.plan)
 
 
 def under_plans(config: Config, network: Any) -> dict[str, Any]:
@@ -66,3 +118,53 @@ def with_recorded(config: Config, origin: str, network: Any, img_size: int | tup
         values |= {"data": {**values["data"], **recorded["data"]}, "seed": recorded["seed"]}
     values["data"] |= {"img_size": img_size, "mean": record.mean, "std": record.std}
     return ConfigDict(values)
+
+
+def arrays(by_plan: Mapping[str, Any]) -> Arrays:
+    """Returns the parts of each network, and all its arrays."""
+    parts = {name: split(network) for name, network in by_plan.items()}
+    return {name: (part, {**part.params, **part.rest}) for name, part in parts.items()}
+
+
+def speeds(config: Config, by_plan: Mapping[str, Any]) -> dict[str, PlanCost]:
+    """The speed of each network, in turns with the first one, on images of the size that they read."""
+    first, *reduced = by_plan
+    timed = {DENSE: contestant(by_plan[first])} | {name: contestant(by_plan[name]) for name in reduced}
+    return dict(zip((first, *reduced), costs(timed, config.timed_batch, config.rounds), strict=True))
+
+
+def conclude_test(
+    config: Config,
+    workdir: Path,
+    by_plan: Mapping[str, Any],
+    outcomes: Mapping[str, Any],
+    source: Any,
+    *,
+    macs: Callable[[Any], float],
+    scores: Callable[[Any], dict[str, Any]],
+    describe: Callable[..., None],
+    beside: Callable[[Any], dict[str, Any]] = lambda outcome: {},
+) -> dict[str, Any]:
+    """Measures the speed of tested networks if `config.rounds` asks for it, and writes the report; returns the summary.
+
+    Args:
+      by_plan: the networks, that as it is first.
+      outcomes: what each made of the images of `source`.
+      macs: network -> multiply-accumulates of an image.
+      scores: outcome -> the numbers of a summary.
+      beside: outcome -> further numbers of a network in the comparison.
+      describe: called with (config, workdir, summary, source, tests=) in the writing process.
+    """
+    timed = speeds(config, by_plan) if config.rounds else {}
+    tests = {name: Tested(outcome, macs(by_plan[name]) / 1e9, timed.get(name)) for name, outcome in outcomes.items()}
+    (network, *_), (first, *_) = by_plan.values(), outcomes.values()
+    summary = {**scores(first), "data": loader.describe(source), "plan": plan_text(network)}
+    summary["plans"] = {
+        name: {**scores(test.outcome), **beside(test.outcome), "gflops": test.gflops}
+        | ({"speed-up": test.cost.promise.factor} if test.cost else {})
+        for name, test in tests.items()
+    }
+    if processes.leads():
+        describe(config, workdir, summary, source, tests=tests)
+    processes.wait("described")
+    return summary

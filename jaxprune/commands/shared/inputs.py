@@ -76,20 +76,26 @@ def train_batches(config: Config, examples: Any, beside: Any = None) -> Any:
       beside: draws further arrays of each example, see `data.train_batches`.
     """
     data = config.data
+    options = {name: data[name] for name in ("crop", "repeats", "randaugment", "cutout")}
+    return batches_of(config, examples, preprocessing(config), scale=tuple(data.crop_scale), beside=beside, **options)
+
+
+def batches_of(config: Config, examples: Any, record: Preprocessing, **options: Any) -> Any:
+    """The endless, shuffled batches of a training run on this process.
+
+    Args:
+      record: how images are read.
+      options: of `data.train_batches`.
+    """
     return loader.train_batches(
         examples,
         batch_size=config.batch_size,
-        preprocessing=preprocessing(config),
+        preprocessing=record,
         seed=config.seed,
-        crop=data.crop,
-        scale=tuple(data.crop_scale),
-        repeats=data.repeats,
-        randaugment=data.randaugment,
-        cutout=data.cutout,
-        beside=beside,
         process_index=jax.process_index(),
         process_count=jax.process_count(),
-        num_threads=data.num_threads,
+        num_threads=config.data.num_threads,
+        **options,
     )
 
 

@@ -1,11 +1,12 @@
 """Plans on the page: cost and accuracy of each, the patches that it keeps, and where it disagrees."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxprune.evaluate.collectors.agreement import Disagreement
+from jaxprune.evaluate.collectors.agreement import Disagreement, Scores
 from jaxprune.evaluate.collectors.plans import Comparison, PlanRow
-from jaxprune.measures.intervals import Interval
+from jaxprune.measures.intervals import NO_INTERVAL, Interval
 from jaxprune.measures.leaders import leaders
 from jaxprune.report import Section, findings, plots, spread
 from jaxprune.report.pictures.base import Picture
@@ -22,22 +23,38 @@ TOKEN_COUNTS = (
 )
 
 
+# Explanation of the column "accuracy − dense" in a table.
+PAIRED = "the difference from dense is paired by image (95 %, Agresti and Min)"
+
+
 class Point(NamedTuple):
-    """A contestant: its name, cost, and the value that is drawn against it, with its interval."""
+    """A contestant: its name, cost, and the value that is drawn against it, with its interval.
+
+    Attributes:
+      difference: of the value from the dense network's, paired by image; NaN where it is not known.
+    """
 
     name: str
     gflops: float
     value: Interval
+    difference: Interval = NO_INTERVAL
 
 
 def describe(section: Section, rows: Table[PlanRow], comparison: Comparison, *, class_names: Sequence[str]) -> None:
     """Adds the table, accuracy against cost and the pictures to a section of a report."""
     counts = f" {TOKEN_COUNTS}" if comparison.token_counts else ""
-    caption = f"Accuracy ({spread.BRACKETS}) and agreement with the dense network, n = {comparison.images} images."
+    caption = (
+        f"Accuracy ({spread.BRACKETS}; {PAIRED}) and agreement with the dense network, n = {comparison.images} images."
+    )
     section.table(rows, caption=f"{caption}{counts}")
-    points = [Point(row.plan, row.gflops, row.result.scores.accuracy) for row in rows]
+    points = [accuracy_point(row.plan, row.gflops, row.result.scores) for row in rows]
     against_cost(section, points, "accuracy", reference={"chance": 1 / len(class_names)}, shares=True)
     pictures(section, comparison, class_names)
+
+
+def accuracy_point(name: str, gflops: float, scores: Scores) -> Point:
+    """Returns the accuracy of a contestant against its cost."""
+    return Point(name, gflops, scores.accuracy, scores.difference)
 
 
 def against_cost(
@@ -64,7 +81,8 @@ def against_cost(
 def finding(points: Iterable[Point], value: str) -> str:
     """Returns a sentence on the plan with the highest value, if one stands out, and the dense network, the first point.
 
-    Where several may have the highest value, it names the cheapest of them: FLOPs are exact.
+    Where several may have the highest value, it names the cheapest of them: FLOPs are exact. What the plan that it
+    names loses is paired by image.
     """
     dense, *reduced = points
     if not reduced:
@@ -74,9 +92,13 @@ def finding(points: Iterable[Point], value: str) -> str:
     level = leaders(values)
     cheapest = min(level, key=lambda name: cost[name])
     among = f"; the cheapest of them is {cheapest}" if len(level) > 1 else ""
+    difference = next(point.difference for point in reduced if point.name == cheapest)
+    paired = ""
+    if not math.isnan(difference.value):
+        paired = f"; {cheapest} minus {dense.name}: {findings.with_interval(difference, f'+{spec}')}, paired by image"
     return (
         f"{findings.finding(values, value, spec=spec)}{among}, with {cost[cheapest]:.3g} GFLOPs. "
-        f"{dense.name} has {findings.with_interval(dense.value, spec)} with {dense.gflops:.3g}."
+        f"{dense.name} has {findings.with_interval(dense.value, spec)} with {dense.gflops:.3g}{paired}."
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxprune.data.clips import one_view
 from jaxprune.evaluate import Batch
-from jaxprune.measures.intervals import Interval, share
+from jaxprune.measures.intervals import NO_INTERVAL, Interval, paired_difference, share
 from jaxprune.reduction import DENSE
 from jaxprune.report.table import column
 
@@ -17,36 +17,46 @@ DRAWN = 8
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The accuracy of a network, and the share of images with the dense network's prediction."""
+    """The accuracy of a network, and the share of images with the dense network's prediction.
+
+    Attributes:
+      accuracy: with its interval (Wilson).
+      agreement: share of the images.
+      difference: accuracy minus the dense network's, paired by image (Agresti and Min); NaN for the dense network.
+    """
 
     accuracy: Interval = column("accuracy", format=".1%", best="max", ends=("low", "high"))
     agreement: float = column("agreement", format=".1%")
+    difference: Interval = column("accuracy − dense", format="+.1%", default=NO_INTERVAL)
 
 
 class Agreement:
-    """Collects `Scores` by network: accuracy with a 95 % interval (Wilson), and agreement with the dense network.
+    """Collects `Scores` by network: accuracy, its difference from the dense network's, and agreement with that.
 
     Every forward function of the pass computes `logits` of a network; one of them is `DENSE`.
     """
 
     def __init__(self) -> None:
-        self._right: dict[str, int] = {}
+        self._right: dict[str, list[np.ndarray]] = {}
         self._agree: dict[str, int] = {}
-        self._total = 0
 
     def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
         """See `Collector`."""
         predictions = {name: of_name["logits"].argmax(-1) for name, of_name in outputs.items()}
         for name, predicted in predictions.items():
-            self._right[name] = self._right.get(name, 0) + int((predicted == batch["label"]).sum())
+            self._right.setdefault(name, []).append(predicted == batch["label"])
             self._agree[name] = self._agree.get(name, 0) + int((predicted == predictions[DENSE]).sum())
-        self._total += len(batch["label"])
 
     def result(self) -> dict[str, Scores]:
         """Returns the scores by network."""
+        right = {name: np.concatenate(parts) for name, parts in self._right.items()}
         return {
-            name: Scores(share(right, self._total), self._agree[name] / self._total)
-            for name, right in self._right.items()
+            name: Scores(
+                share(int(correct.sum()), len(correct)),
+                self._agree[name] / len(correct),
+                NO_INTERVAL if name == DENSE else paired_difference(correct, right[DENSE]),
+            )
+            for name, correct in right.items()
         }
 
 

@@ -62,7 +62,7 @@ class Comparison(NamedTuple):
             PlanRow(plan=name, gflops=contestant.gflops(), result=self.result(name))
             for name, contestant in contestants.items()
         )
-        return Table(rows, ("plan", "accuracy", "agreement", "gflops", "tokens", "rate"))
+        return Table(rows, ("plan", "accuracy", "difference", "agreement", "gflops", "tokens", "rate"))
 
 
 def compare(

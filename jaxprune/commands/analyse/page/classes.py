@@ -127,6 +127,7 @@ def patterns(section: Section, rows: Rows, observations: Sequence[Observed]) -> 
         "Means over the images of a class, their number in brackets; measures that are the same for all images are "
         "absent. `rows in use`: rows after the last step as a share of the patches; `depth`: blocks that patches pass; "
         "`centre distance`: of kept patches, relative to that of all patches. `η²`: share of the variance between "
-        f"images that classes explain.{finding} n = {len(observations[0]['index'])} images."
+        f"images that classes explain.{finding} n = {len(observations[0]['index'])} images. Of many classes with few "
+        "images some are at an end by chance."
         f"{' Plans of one keep rate are shown.' if several else ''} All classes are in `class_patterns.csv`.",
     )

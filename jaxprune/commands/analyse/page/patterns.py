@@ -1,6 +1,6 @@
 """Patterns of kept and merged patches: across keep rates, methods and networks, and against radial patterns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,16 +24,17 @@ def rates(section: Section, rows: Rows, several_networks: bool) -> None:
         within = all(0 <= value <= 1 for _, values in lines.values() for value in values)
         plot = plots.line_plot(lines, "step", label, reference=reference, shares=within)
         last = max(row["step"] for row in measurements)
-        high, low = (
-            choose([row for row in measurements if row["step"] == last], key=lambda row: row[metric])
-            for choose in (max, min)
-        )
-        finding = f"After step {last}, {high['plan']} → {high['lower plan']} has {metric} {high[metric]:.2f}"
-        finding += f" and {low['plan']} → {low['lower plan']} {low[metric]:.2f}" if low is not high else ""
+        at_last = [row for row in measurements if row["step"] == last]
+        alike = {
+            f"{plan_name(row['network'], row['plan'], several_networks)} → {row['lower plan']}": _interval(row, metric)
+            for row in at_last
+        }
+        finding = f"After step {last}. {findings.finding(alike, metric, of='pairs of keep rates', spec='.2f')}"
         if metric == "IoA":
+            chance, bound = (_ends([row[f"IoA {kind}"] for row in at_last]) for kind in ("chance", "bound"))
             finding += (
-                f"; by chance it would be {high['IoA chance']:.2f}, and {high['IoA bound']:.2f} is the lowest "
-                "possible. It is the share of the patches kept at the lower rate that are also kept at the higher one"
+                f"; by chance it would be {chance}, and {bound} is the lowest possible. It is the share of the patches "
+                "kept at the lower rate that are also kept at the higher one"
             )
         else:
             finding += "; 1 means that the clusters of the higher rate lie inside those of the lower one"
@@ -92,9 +93,8 @@ def methods(section: Section, rows: Rows, several_networks: bool) -> None:
                 i, j = names.index(first), names.index(second)
                 values[i, j] = values[j, i] = row[metric]
             alike = {f"{first} and {second}": _interval(row, metric) for (first, second), row in pairs.items()}
-            chances = sorted(row["IoU chance"] for row in pairs.values()) if metric == "IoU" else []
-            low, high = (f"{chance:.2f}" for chance in (chances[0], chances[-1])) if chances else ("", "")
-            chance = f"; by chance it would be {low}{f' to {high}' if high != low else ''}" if chances else ""
+            chances = [row["IoU chance"] for row in pairs.values()] if metric == "IoU" else []
+            chance = f"; by chance it would be {_ends(chances)}" if chances else ""
             where = f" in {network}" if several_networks else ""
             sentence = findings.finding(alike, metric, of="pairs", spec=".2f")
             section.figure(
@@ -126,6 +126,12 @@ def radial(section: Section, rows: Rows, differing: set[tuple[str, str]], severa
         "IoU with the same number of patches nearest the centre of the image, by three norms; `chance`: of "
         f"randomly drawn patches.{finding} {DEVIATION}, n = {rows[0]['images']}.",
     )
+
+
+def _ends(values: Sequence[float]) -> str:
+    """The lowest and the highest of some values, or the one where they are shown alike."""
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _interval(row: Mapping[str, Any], metric: str, chance: float = 0.0) -> Interval:

@@ -1,0 +1,37 @@
+"""The picture of a prediction: read from a file, and drawn."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxprune.config import Config
+from jaxprune.data.broken import Unreadable
+from jaxprune.data.folder import read_example
+from jaxprune.errors import UserError
+from jaxprune.train.writer import Writer
+
+
+def read(config: Config) -> np.ndarray:
+    """Returns `config.image` as it is stored, uint8 (h, w, 3).
+
+    Raises:
+      UserError: it cannot be read.
+    """
+    try:
+        return np.array(read_example(str(Path(config.image).expanduser()), upright=False))
+    except Unreadable as error:
+        raise UserError(f"Image {config.image!r} cannot be read: {error.reason}.") from error
+
+
+def slug(config: Config) -> str:
+    """The name of the prediction's section and files."""
+    return f"predict-{Path(config.image).stem}"
+
+
+def write(config: Config, workdir: Path, drawn: Any) -> Path:
+    """Writes what was drawn to `workdir`, and returns the file."""
+    writer = Writer(workdir, tensorboard=False)
+    path = writer.images(0, slug(config), drawn)
+    writer.close()
+    return path
