@@ -57,9 +57,9 @@ _CONVNEXT_RULES = (
 class DynPerceiver(Segmented, Prunable):
     """A ConvNet and a set of latents that read it, with four exits: two of the latents, the ConvNet's, and a joint one.
 
-    >>> import numpy as np
+    >>> import jax, numpy as np
     >>> sizes = dict(img_size=32, width=8, bottleneck=False, layers=(1, 1, 1, 1), num_latents=8, num_classes=3)
-    >>> DynPerceiver(**sizes, rngs=nnx.Rngs(0))(np.zeros((2, 32, 32, 3), np.uint8)).shape
+    >>> jax.eval_shape(DynPerceiver(**sizes, rngs=nnx.Rngs(0)), np.zeros((2, 32, 32, 3), np.uint8)).shape
     (4, 2, 3)
 
     The exits are trained jointly with `losses.distilled_exit_loss(model(pixels, train=True), targets)`.
