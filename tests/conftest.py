@@ -1,10 +1,7 @@
 """The strict session: what Equinox asks of itself, we ask of ourselves."""
 
-import functools
 import gc
-import inspect
 import logging
-import math
 import os
 import subprocess
 import sys
@@ -48,9 +45,8 @@ install_import_hook(
     "beartype.beartype",
 )
 
+import few_programs  # noqa: E402
 import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -59,39 +55,7 @@ jax.config.update("jax_default_matmul_precision", "highest")
 jax.config.update("jax_traceback_in_locations_limit", 0)
 
 
-
-def in_few_sizes(draw):
-    """A function of `jax.random` that gives the same numbers, and compiles a program for each power of 4, not each shape.
-
-    Number i of an array depends on the key and on i alone (`jax_threefry_partitionable`). Networks draw one array after
-    another when they are built, and a program for each shape costs more than all the numbers.
-    """
-    signature = inspect.signature(draw)
-
-    @functools.wraps(draw)
-    def drawn(*arguments, **options):
-        given = signature.bind(*arguments, **options).arguments
-        shape = given.get("shape") or ()
-        bounds = [value for name, value in given.items() if name in ("lower", "upper", "minval", "maxval")]
-        plain = isinstance(shape, tuple) and all(isinstance(value, int | float) for value in (*shape, *bounds))
-        plain = plain and given.get("out_sharding") is None and not isinstance(given["key"], jax.core.Tracer)
-        length = math.prod(shape) if plain else 0
-        if 1 < length <= LONGEST:
-            longer = next(4**power for power in range(3, 10) if 4**power >= length)
-            numbers = draw(**{**given, "shape": (longer,)})
-            if not isinstance(numbers, jax.core.Tracer):
-                return jnp.asarray(np.asarray(numbers)[:length].reshape(shape))
-        return draw(*arguments, **options)
-
-    return drawn
-
-
-LONGEST = 4**9
-if jax.config.jax_threefry_partitionable:
-    for name in ("normal", "truncated_normal", "uniform"):
-        drawn = in_few_sizes(getattr(jax.random, name))
-        setattr(jax.random, name, drawn)
-        setattr(jax.nn.initializers.normal.__globals__["random"], name, drawn)
+few_programs.install()
 
 # A full collection visits all that JAX has cached, seconds towards the end: a few are enough.
 gc.set_threshold(*gc.get_threshold()[:2], 100)
