@@ -53,8 +53,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
 # Programs need not say where in the source they come from.
 jax.config.update("jax_traceback_in_locations_limit", 0)
-
-
 few_programs.install()
 
 # A full collection visits all that JAX has cached, seconds towards the end: a few are enough.
