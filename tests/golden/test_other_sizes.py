@@ -43,7 +43,7 @@ def folder_of(families, folder):
 
 @functools.cache
 def readers(path):
-    """The names at the top of a module that lead to a golden file: by what they use, are given or are decorated with."""
+    """The names at the top of a module that lead to a golden file: by what they use, are given or decorated with."""
     used, reading = {}, {"golden", "golden_names", "GOLDEN"}
     for statement in ast.parse(path.read_text()).body:
         nodes = list(ast.walk(statement))
@@ -74,7 +74,8 @@ def node_ids(test):
 
 def test_the_tests_of_a_file_that_read_golden_files_are_found():
     named = lambda test: {name.rpartition("::")[2] for name in node_ids(test)}
-    assert named("ops/test_posembed.py") == {"test_sincos_matches_mae", "test_resample_matches_mae_and_copies_the_prefix"}
+    matching = {"test_sincos_matches_mae", "test_resample_matches_mae_and_copies_the_prefix"}
+    assert named("ops/test_posembed.py") == matching
     assert "test_evit_in_stages" in named("scoring/test_vit_selectors.py")  # from a module beside it
     assert "test_its_tensors_have_published_names" in named("mim/test_crossmae.py")  # in its parameters
 
