@@ -47,6 +47,7 @@ _RULES = (
 _FORMS = ("resnet", "convnext")
 # Sizes for tests and smoke runs.
 TINY = {"img_size": 32, "bottleneck": False, "layers": (1,) * 4, "width": 8, "num_latents": 8}
+TINY["depth_factor"] = (1, 0, 0, 1)  # 6 of 18 layers of self-attention
 _CONVNEXT_RULES = (
     Rule("{norm}.weight", "{norm}.scale"),
     Rule("{any}.downsample.0.weight", "{any}.downsample.0.scale"),
@@ -71,7 +72,7 @@ class DynPerceiver(Segmented, Prunable):
         which each stage doubles.
       num_latents: rows of the latents, a multiple of 8; each stage after the first halves them.
       num_heads: of the latents' self-attention, one a stage.
-      depth_factor: multiplies the 3, 3, 9 and 3 self-attention layers of the stages.
+      depth_factor: multiplies the 3, 3, 9 and 3 self-attention layers of the stages; 0 leaves out those of a stage.
       widening: hidden width of their MLPs over their width.
       transfer: whether the logits of an exit enter the classifier of a later one.
       drop_path_rate: stochastic depth rate of the ConvNet's last block; rates rise linearly from 0.
