@@ -45,6 +45,7 @@ install_import_hook(
     "beartype.beartype",
 )
 
+import few_programs  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
@@ -52,6 +53,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
 # Programs need not say where in the source they come from.
 jax.config.update("jax_traceback_in_locations_limit", 0)
+few_programs.install()
 
 # A full collection visits all that JAX has cached, seconds towards the end: a few are enough.
 gc.set_threshold(*gc.get_threshold()[:2], 100)

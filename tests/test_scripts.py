@@ -22,8 +22,9 @@ ROOT = Path(__file__).parent.parent
 TINY = [f"--{name}={value}" for name, value in {"embed-dim": 16, "depth": 1, "num-heads": 2}.items()]
 TINY += [f"--decoder-{name}={value}" for name, value in {"embed-dim": 16, "depth": 1, "num-heads": 2}.items()]
 SMALLEST = "vit_tiny_patch16_224"
+SHORT = '--overrides={"depth": 2, "decoder_depth": 2}'
 BENCHMARKS = {
-    "benchmarks/vit": [f"--model={SMALLEST}", "--batch=1", "--rounds=1"],
+    "benchmarks/vit": [f"--model={SMALLEST}", SHORT, "--batch=1", "--rounds=1"],
     "benchmarks/reduction": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--methods", "topk"],
     "benchmarks/papr": [
         *("--model", "convnext_atto", "--scorer=norm", "--batch=1", "--rounds=1"),
@@ -32,10 +33,10 @@ BENCHMARKS = {
     "benchmarks/layer_skipping": [
         *("--layers", "1", "1", "--width=8", "--size=32", "--batch=2", "--rounds=1", "--rates", "0.5"),
     ],
-    "benchmarks/ltrp": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--throw", "0.8"],
+    "benchmarks/ltrp": [f"--model={SMALLEST}", SHORT, "--batch=1", "--rounds=1", "--throw", "0.8"],
     "benchmarks/attention": ["--lengths", "140", "--num-heads=1", "--head-dim=8", "--sizes", "--rounds=1"],
     "benchmarks/frameworks": ["--tiny", "--only", "simmim", "--batch=1", "--rounds=1"],
-    "benchmarks/mim": ["--models", SMALLEST, "--batch=1", "--measure=1", "--rounds=1", "--throw", "0.5"],
+    "benchmarks/mim": ["--models", SMALLEST, SHORT, "--batch=1", "--measure=1", "--rounds=1", "--throw", "0.5"],
 }
 
 

@@ -98,11 +98,11 @@ class DToP(Segmenter):
     A call masks what has left, so that its shapes are static; with exits by scores it removes it.
     `dense.TokenEngine` removes it in any case and is faster by as much. All give equal numbers.
 
-    >>> import jax.numpy as jnp, jaxprune
+    >>> import jax, jax.numpy as jnp, jaxprune
     >>> from flax import nnx
     >>> sizes = dict(img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2, features=8, head_heads=2)
     >>> seg = jaxprune.dense.create("dtop", encoder="vit", num_classes=5, **sizes, rngs=nnx.Rngs(0))
-    >>> seg(jnp.zeros((1, 32, 32, 3))).shape
+    >>> jax.eval_shape(seg, jnp.zeros((1, 32, 32, 3))).shape
     (1, 32, 32, 5)
 
     Args:

@@ -26,7 +26,7 @@ class UPerNet(Segmenter):
     >>> from flax import nnx
     >>> sizes = dict(img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2)
     >>> seg = jaxprune.dense.create("upernet", encoder="vit", num_classes=5, features=8, **sizes, rngs=nnx.Rngs(0))
-    >>> seg(jnp.zeros((1, 32, 32, 3))).shape
+    >>> jax.eval_shape(seg, jnp.zeros((1, 32, 32, 3))).shape
     (1, 32, 32, 5)
 
     Args:

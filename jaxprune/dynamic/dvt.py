@@ -35,9 +35,9 @@ TINY = {"form": "deit", "img_size": 32, "sides": (2, 3, 4), "embed_dim": 16, "de
 class DVT(Segmented, Prunable):
     """Dynamic vision transformer: 7×7, then 10×10, then 14×14 tokens of an image, with an exit behind each stage.
 
-    >>> import numpy as np
+    >>> import jax, numpy as np
     >>> sizes = dict(img_size=28, embed_dim=16, depth=1, num_heads=2, num_classes=3)
-    >>> DVT(**sizes, rngs=nnx.Rngs(0))(np.zeros((2, 28, 28, 3), np.uint8)).shape
+    >>> jax.eval_shape(DVT(**sizes, rngs=nnx.Rngs(0)), np.zeros((2, 28, 28, 3), np.uint8)).shape
     (3, 2, 3)
 
     From the second stage on, blocks read features and relations of the stage before, see `FeatureReuse` and

@@ -48,6 +48,7 @@ _RULES = (
 _FORMS = ("resnet", "convnext")
 # Sizes for tests and smoke runs.
 TINY = {"img_size": 32, "bottleneck": False, "layers": (1,) * 4, "width": 8, "num_latents": 8}
+TINY["depth_factor"] = (1, 0, 0, 1)  # 6 of 18 layers of self-attention
 _CONVNEXT_RULES = (
     Rule("{norm}.weight", "{norm}.scale"),
     Rule("{any}.downsample.0.weight", "{any}.downsample.0.scale"),
@@ -58,9 +59,9 @@ _CONVNEXT_RULES = (
 class DynPerceiver(Segmented, Prunable):
     """A ConvNet and a set of latents that read it, with four exits: two of the latents, the ConvNet's, and a joint one.
 
-    >>> import numpy as np
+    >>> import jax, numpy as np
     >>> sizes = dict(img_size=32, width=8, bottleneck=False, layers=(1, 1, 1, 1), num_latents=8, num_classes=3)
-    >>> DynPerceiver(**sizes, rngs=nnx.Rngs(0))(np.zeros((2, 32, 32, 3), np.uint8)).shape
+    >>> jax.eval_shape(DynPerceiver(**sizes, rngs=nnx.Rngs(0)), np.zeros((2, 32, 32, 3), np.uint8)).shape
     (4, 2, 3)
 
     The exits are trained jointly with `losses.distilled_exit_loss(model(pixels, train=True), targets)`.
@@ -72,7 +73,7 @@ class DynPerceiver(Segmented, Prunable):
         which each stage doubles.
       num_latents: rows of the latents, a multiple of 8; each stage after the first halves them.
       num_heads: of the latents' self-attention, one a stage.
-      depth_factor: multiplies the 3, 3, 9 and 3 self-attention layers of the stages.
+      depth_factor: multiplies the 3, 3, 9 and 3 self-attention layers of the stages; 0 leaves out those of a stage.
       widening: hidden width of their MLPs over their width.
       transfer: whether the logits of an exit enter the classifier of a later one.
       drop_path_rate: stochastic depth rate of the ConvNet's last block; rates rise linearly from 0.

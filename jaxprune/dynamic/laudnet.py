@@ -26,11 +26,11 @@ TINY = {"img_size": 32, "layers": (1,) * 4, "width": 8, "granularity": (4, 2, 1,
 class LAUDNet(GatedNetwork):
     """Latency-aware unified dynamic network: a ResNet with gates in every block, of one kind in each stage.
 
-    >>> import numpy as np
+    >>> import jax, numpy as np
     >>> sizes = dict(img_size=32, width=8, layers=(1, 1, 1, 1), granularity=(2, 2, 1, 1))
     >>> model = LAUDNet(**sizes, modes=("spatial", "channel", "both", "layer"), num_classes=3, rngs=nnx.Rngs(0))
-    >>> output = model.gated(np.zeros((2, 32, 32, 3), np.uint8))
-    >>> output.logits.shape, model.image_macs(output).shape
+    >>> output = jax.eval_shape(model.gated, np.zeros((2, 32, 32, 3), np.uint8))
+    >>> output.logits.shape, jax.eval_shape(model.image_macs, output).shape
     ((2, 3), (2,))
 
     It is fine-tuned from a static ResNet, which is the teacher too: cross-entropy, plus ten times

@@ -27,11 +27,11 @@ _PLAIN_WIDTH = 512  # of ImageNet's last stage, whatever the width
 class SAR(GatedNetwork):
     """Spatially adaptive ResNet: three stages of a base and a refining branch, then a plain one.
 
-    >>> import numpy as np
+    >>> import jax, numpy as np
     >>> sizes = dict(img_size=32, stem="cifar", bottleneck=False, layers=(2, 2, 2), mask_size=(4, 4, 2))
     >>> model = SAR(**sizes, num_classes=3, rngs=nnx.Rngs(0))
-    >>> output = model.gated(np.zeros((2, 32, 32, 3), np.uint8))
-    >>> output.logits.shape, model.image_macs(output).shape
+    >>> output = jax.eval_shape(model.gated, np.zeros((2, 32, 32, 3), np.uint8))
+    >>> output.logits.shape, jax.eval_shape(model.image_macs, output).shape
     ((2, 3), (2,))
 
     `model(pixels)` takes the more probable decisions; the published evaluation draws noise as well, see `gated`. The

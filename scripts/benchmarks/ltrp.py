@@ -13,6 +13,7 @@ labels, for the same masks, on held-out images. Prints a table and writes a CSV,
 """
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,7 @@ COLUMNS = ("labels", "throw", "decoded", "GMAC", "temporary MiB", "images/s", "s
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="vit_small_patch16_224")
+    parser.add_argument("--overrides", type=json.loads, default={}, help="arguments of the network as JSON")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", type=float, default=256.0, help="memory limit of label making in MiB")
@@ -160,7 +162,7 @@ def main():
     if args.run:
         mae, images = load_model(args.run), held_out(args.run, max(args.images, args.batch))
     else:
-        mae = mim.create("mae", encoder=args.model, norm_pix_loss=False, rngs=nnx.Rngs(0))
+        mae = mim.create("mae", encoder=args.model, norm_pix_loss=False, **args.overrides, rngs=nnx.Rngs(0))
         images = jax.random.normal(jax.random.key(0), (args.batch, *mae.encoder.patch_embed.img_size, 3))
     parts = split(mae)
     noise = jax.random.uniform(jax.random.key(1), (len(images), mae.num_patches))

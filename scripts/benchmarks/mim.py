@@ -21,6 +21,7 @@ if __name__ == "__main__":
     host_memory.keep_freed_memory()  # restarts the program, hence before the slow imports
 
 import argparse
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,10 @@ def initial(params):
     return TrainState(jnp.zeros((), jnp.int32), params, adamw(params).init(params), {})
 
 
-def framework(name, reconstruction, throw_ratio, dtype):
+def framework(name, reconstruction, throw_ratio, dtype, **overrides):
     """Returns a framework as shapes, without arrays."""
     arguments = {"encoder": name, "reconstruction": reconstruction, "throw_ratio": throw_ratio, "dtype": dtype}
+    arguments |= overrides
     return nnx.eval_shape(lambda: mim.create("mae", **arguments, rngs=nnx.Rngs(0)))
 
 
@@ -134,10 +136,11 @@ def cost(name, args, dtype):
     settings = [("full", 0.0), *((method, throw) for method in args.methods for throw in args.throw)]
     rows, contestants, shared = [], {}, None
     if args.measure:
-        whole = split(mim.create("mae", encoder=name, reconstruction="progressive", dtype=dtype, rngs=nnx.Rngs(0)))
+        options = {"encoder": name, "reconstruction": "progressive", "dtype": dtype, **args.overrides}
+        whole = split(mim.create("mae", **options, rngs=nnx.Rngs(0)))
         shared = SharedState(whole.params)
     for method, throw_ratio in settings:
-        model: Any = framework(name, method, throw_ratio, dtype)
+        model: Any = framework(name, method, throw_ratio, dtype, **args.overrides)
         img_size, parts = model.encoder.patch_embed.img_size, split(model)
         tables = {n: jnp.zeros(table.shape, table.dtype) for n, table in parts.rest.items()}
         published, computed = (model.flops(as_published=paper).total for paper in (True, False))
@@ -260,6 +263,7 @@ def plot(rows, title):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["vit_base_patch16_224", "vit_large_patch16_224"])
+    parser.add_argument("--overrides", type=json.loads, default={}, help="arguments of the networks as JSON")
     parser.add_argument("--methods", nargs="+", default=["partial", "progressive"], choices=["partial", "progressive"])
     parser.add_argument("--throw", nargs="+", type=float, default=[0.25, 0.5, 0.65])
     parser.add_argument("--batch", type=int, default=32, help="batch size for which memory is reported")

@@ -7,6 +7,7 @@ Prints a table and writes a CSV.
 """
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ from jaxprune.train import optimizer, state
 from jaxprune.train.step import make_train_step
 
 
-def inference(name, batch, dtype):
+def inference(name, batch, dtype, **arguments):
     """Returns a function that runs one forward pass."""
-    model = models.create(name, dtype=dtype, rngs=nnx.Rngs(0))
+    model = models.create(name, dtype=dtype, **arguments, rngs=nnx.Rngs(0))
     return Runner(model, jax.random.normal(jax.random.key(0), (batch, *model.patch_embed.img_size, 3)))
 
 
@@ -57,6 +58,7 @@ def mae_step(name, batch, dtype, **arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="vit_small_patch16_224")
+    parser.add_argument("--overrides", type=json.loads, default={}, help="arguments of the network as JSON")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dtype", default="float32")
@@ -64,10 +66,11 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("benchmark_vit.csv"))
     args = parser.parse_args()
     dtype = None if args.dtype == "float32" else jnp.dtype(args.dtype)
+    of_encoder = {name: value for name, value in args.overrides.items() if not name.startswith("decoder_")}
     contestants: dict[str, Callable[[], object]] = {
-        "inference": inference(args.model, args.batch, dtype),
-        "MAE step": mae_step(args.model, args.batch, dtype),
-        "PR-MIM .5 step": mae_step(args.model, args.batch, dtype, reconstruction="progressive"),
+        "inference": inference(args.model, args.batch, dtype, **of_encoder),
+        "MAE step": mae_step(args.model, args.batch, dtype, **args.overrides),
+        "PR-MIM .5 step": mae_step(args.model, args.batch, dtype, **args.overrides, reconstruction="progressive"),
     }
     if args.torch:
         import torch_baseline

@@ -100,23 +100,34 @@ def test_five_hundred_objects():
 def test_detections_under_a_plan(name):
     model, inputs = build(name), images()
     sizes = jnp.array([[32.0, 20.0], [16.0, 32.0]])
-    outputs = []
     scorer = scoring.create("centre", grid=model.encoder.grid)
     reduced = (
         reduction.apply(model, reduction.Plan("topk", keep_rate=0.5, reduction_loc=(1,))),
         reduction.apply(model, reduction.Plan("from_scores", keep_rate=0.5, restore="last"), scorer=scorer),
     )
-    for network in (model, *reduced):
-        parts = split(network)
-        call = jax.jit(
-            lambda p, x, parts=parts: merge(parts.graph, p, parts.rest)(x, sizes), compiler_options=quick_compile()
-        )
-        found = call(parts.params, inputs)
-        outputs.append(np.asarray(found.scores))
+    networks = [split(network) for network in (model, *reduced)]
+    for network, parts in zip(reduced, networks[1:], strict=True):  # what follows the encoder is the same
+        heads = {key: value for key, value in parts.params.items() if not key.startswith("encoder.")}
+        assert heads and all(np.array_equal(value, networks[0].params[key]) for key, value in heads.items())
+        whole = jax.eval_shape(network, inputs, sizes)
+        assert whole.boxes.shape == (2, 4, 4) and whole.masks.shape == (2, 4, 28, 28)
+
+    def call(params, images):
+        """The detections of all networks: the heads are most of the program, and read all maps at once."""
+        merged = [merge(parts.graph, each, parts.rest) for parts, each in zip(networks, params, strict=True)]
+        maps = [jnp.concatenate(level) for level in zip(*(network.maps(images) for network in merged), strict=True)]
+        images, limits = jnp.tile(images, (3, 1, 1, 1)), jnp.tile(sizes, (3, 1))
+        return merged[0].detect(maps, images, merged[0].propose(maps, images, limits), limits)
+
+    together = jax.jit(call, compiler_options=quick_compile())([parts.params for parts in networks], inputs)
+    outputs = []
+    for index in range(3):
+        found = jax.tree.map(lambda array, index=index: np.asarray(array)[2 * index : 2 * index + 2], together)
+        outputs.append(found.scores)
         assert found.boxes.shape == (2, 4, 4) and found.masks.shape == (2, 4, 28, 28) and found.valid.any()
-        assert (np.diff(found.scores, axis=1) <= 0).all() and (np.asarray(found.classes) < CLASSES).all()
-        inside = np.asarray(found.boxes) <= np.asarray(sizes)[:, None, [1, 0, 1, 0]]
-        assert inside[np.asarray(found.valid)].all()
+        assert (np.diff(found.scores, axis=1) <= 0).all() and (found.classes < CLASSES).all()
+        inside = found.boxes <= np.asarray(sizes)[:, None, [1, 0, 1, 0]]
+        assert inside[found.valid].all()
     assert all(not np.allclose(outputs[0], scores, atol=1e-6) for scores in outputs[1:])
 
 

@@ -145,14 +145,15 @@ def test_detections_match(kind):
     parts = split(model)
 
     def call(params):
-        module = merge(parts.graph, params, parts.rest)
-        maps = module.maps(images)
-        proposals = module.propose(maps, images, sizes)
-        return proposals, module.detect(maps, images, proposals, sizes), module(images, sizes)
+        made, propose = [], type(model).propose
+        note = lambda *given: made.append(propose(*given)) or made[-1]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(model), "propose", note)
+            found = merge(parts.graph, params, parts.rest)(images, sizes)
+        (proposals,) = made
+        return proposals, found
 
-    proposals, found, whole = jax.jit(call, compiler_options=quick_compile())(parts.params)
-    for first, second in zip(found, whole, strict=True):
-        np.testing.assert_array_equal(first, second)
+    proposals, found = jax.jit(call, compiler_options=quick_compile())(parts.params)
     for i, (size, output) in enumerate(zip(np.asarray(sizes), file["in/output_sizes_hw"], strict=True)):
         taken, there = np.asarray(proposals.valid[i]), np.asarray(found.valid[i])
         close(proposals.boxes[i][taken], file[f"out/eval/image{i}/proposal_boxes"])

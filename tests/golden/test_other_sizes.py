@@ -1,5 +1,7 @@
 """Golden tests take their sizes from the files: with files of other sizes in their place, they pass as well."""
 
+import ast
+import functools
 import importlib
 import os
 import pkgutil
@@ -39,10 +41,50 @@ def folder_of(families, folder):
             np.savez(folder / f"{name}.npz", **{key: np.asarray(value) for key, value in arrays.items()})
 
 
+@functools.cache
+def readers(path):
+    """The names at the top of a module that lead to a golden file: by what they use, are given or decorated with."""
+    used, reading = {}, {"golden", "golden_names", "GOLDEN"}
+    for statement in ast.parse(path.read_text()).body:
+        nodes = list(ast.walk(statement))
+        if isinstance(statement, ast.ImportFrom):
+            for folder in (path.parent, TESTS):
+                other = folder / f"{statement.module.replace('.', '/')}.py"
+                if other.is_file() and other != path:
+                    reading |= {name.asname or name.name for name in statement.names if name.name in readers(other)}
+        elif isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            defined = {statement.name}
+        else:
+            defined = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        words = {getattr(node, field) for node in nodes for field in ("id", "attr", "arg") if hasattr(node, field)}
+        for name in () if isinstance(statement, ast.Import | ast.ImportFrom) else defined:
+            used.setdefault(name, set()).update(words)
+    while more := {name for name, words in used.items() if words & reading} - reading:
+        reading |= more
+    return reading
+
+
+def node_ids(test):
+    """The tests that a node id of a family stands for: of a whole file those that read golden files."""
+    path = TESTS / test.partition("::")[0]
+    if "::" in test:
+        return [str(TESTS / test)]
+    return [f"{path}::{name}" for name in sorted(readers(path)) if name.startswith("test_")]
+
+
+def test_the_tests_of_a_file_that_read_golden_files_are_found():
+    named = lambda test: {name.rpartition("::")[2] for name in node_ids(test)}
+    matching = {"test_sincos_matches_mae", "test_resample_matches_mae_and_copies_the_prefix"}
+    assert named("ops/test_posembed.py") == matching
+    assert "test_evit_in_stages" in named("scoring/test_vit_selectors.py")  # from a module beside it
+    assert "test_its_tensors_have_published_names" in named("mim/test_crossmae.py")  # in its parameters
+
+
 @pytest.mark.parametrize("kind", SETS)
 def test_every_family_names_tests_that_exist(kind):
     for family in SETS[kind].values():
         for test in family.tests:
+            assert node_ids(test), test
             file, _, name = test.partition("::")
             assert f"def {name.partition('[')[0]}(" in (TESTS / file).read_text() or not name, test
 
@@ -52,7 +94,7 @@ def test_every_family_names_tests_that_exist(kind):
 def test_files_of_other_sizes_pass_too(kind, tmp_path):
     families = SETS[kind].values()
     folder_of(families, tmp_path)
-    tests = [str(TESTS / test) for family in families for test in family.tests]
+    tests = [node for family in families for test in family.tests for node in node_ids(test)]
     options = ["-q", "-n0", "-m", "not eight_devices", "-p", "no:cacheprovider", "--tb=short"]
     env = {**os.environ, "JAXPRUNE_TEST_GOLDEN": str(tmp_path)}
     command = [sys.executable, "-m", "pytest", *options, *tests]

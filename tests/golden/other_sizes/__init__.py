@@ -24,7 +24,7 @@ class Family(NamedTuple):
     Attributes:
       replaced: patterns of the names of the files that give way.
       build: computes the new files, {name: arrays}.
-      tests: node ids below `tests/`; one without "::" stands for a whole file.
+      tests: node ids below `tests/`; one without "::" stands for the tests of a file that read golden files.
     """
 
     replaced: tuple[str, ...]
