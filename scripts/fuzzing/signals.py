@@ -89,7 +89,7 @@ class Ended:
 
 def run(config: str, folder: Path, begun: Path | None = None, delay: float = 0.0, number: int = 0) -> Ended:
     """Runs a command, and sends it a signal some seconds after a directory appeared."""
-    sys.argv = ["main", f"--config={config}", f"--workdir={folder}"]
+    sys.argv = program.checked(["main", f"--config={config}", f"--workdir={folder}"])
     flags.FLAGS(sys.argv)
     printed, status, raw, sent = io.StringIO(), 0, "", []
     over = threading.Event()
