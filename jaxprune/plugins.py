@@ -31,9 +31,9 @@ def methods(package: ModuleType, base: type) -> dict[str, type]:
       UserError: a file defines several public subclasses, or an entry point cannot be loaded or takes a name in use.
     """
     classes = {}
-    for info in pkgutil.iter_modules(package.__path__):
-        if (cls := _defined_in(f"{package.__name__}.{info.name}", base)) is not None:
-            classes[info.name] = cls
+    for name in _modules_in(*package.__path__):
+        if (cls := _defined_in(f"{package.__name__}.{name}", base)) is not None:
+            classes[name] = cls
     for name, entry in entry_points(package.__name__, classes).items():
         classes[name] = load(entry, base)
     return {**classes, **_REGISTERED.get(package.__name__, {})}
@@ -55,6 +55,11 @@ def register(package: ModuleType, base: type, name: str, cls: type) -> None:
     if name not in registered and methods(package, base).get(name, cls) is not cls:
         raise UserError(f"{package.__name__} has a method {name!r} already: register yours by another name.")
     registered[name] = cls
+
+
+@functools.cache
+def _modules_in(*folders: str) -> tuple[str, ...]:
+    return tuple(info.name for info in pkgutil.iter_modules(folders))
 
 
 @functools.cache

@@ -51,7 +51,7 @@ _TOLERANCE = 1e-12  # of everything else: a CSV has all digits of a float
 _FORMS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(WHOLE, (r"-?[0-9]{1,10}", "a whole number")),
     "image size": (r"[0-9]{1,5}(x[0-9]{1,5})?", "a size such as 224 or 192x256"),
-    "device": (r"[ -~]*", "the name of a device in plain letters"),
+    "device": (r"[ -~]*[A-Za-z][ -~]*", "the name of a device in plain letters"),
 }
 _NUMBER = (r"-?([0-9.]+(e[-+]?[0-9]+)?|inf)|nan", "a number")
 
@@ -155,7 +155,7 @@ def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: 
     on the same device: the speed-up must be within the measured range widened by `SPEED_SLACK`, and so must the ratio
     of images/s to that of the dense network. The ends of its range, single rounds, must be within the measured range
     widened by `LOAD_SLACK`, and images/s within that share of those measured. The
-    row's own range is not used as a tolerance.
+    row's own range is not used as a tolerance. The dense row must be from the device of the row, wherever that is.
 
     Args:
       claimed: the row.
@@ -173,6 +173,9 @@ def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: 
     ]
     if not claimed[LOW] <= claimed[SPEED] <= claimed[HIGH]:
         sentences.append(f"the speed-up {claimed[SPEED]:.3g} is outside the row's own range")
+    if dense is not None and claimed["device"] != dense["device"]:
+        where = shortened(dense["device"])
+        sentences.append(f"the dense row was measured on {where}, this row on {shortened(claimed['device'])}")
     if not different_device(claimed, measured):
         sentences += _speed_differences(claimed, measured, dense)
     if claimed[HASH] != _hash({name: claimed[name] for name in COLUMNS}):

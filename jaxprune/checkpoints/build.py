@@ -22,7 +22,7 @@ CREATE = {
 }
 
 # What is larger than the number of tensors, or of numbers in them, only where it costs nothing.
-_SIDE, _PATCHES, _TABLE = 2**14, 2**22, 2**26
+_SIDE, _PATCHES, _TABLE, _DRAWS = 2**14, 2**22, 2**26, 16
 
 
 def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rngs: nnx.Rngs) -> Any:
@@ -84,13 +84,56 @@ def require_no_larger(kind: str, arguments: Mapping[str, Any], tensors: Mapping[
             f"{source} describes a network for images of {patches:,} patches, and holds {total:,} numbers: its card is "
             "damaged. Copy it from a run of the same config, or save the network again."
         )
-    network = nnx.eval_shape(lambda: build(kind, arguments, rngs=nnx.Rngs(0)))
+    for other, values in _networks_in(arguments):
+        _shapes(other, values, count, source)
+    network = _shapes(kind, arguments, count, source)
     parameters = [math.prod(v.shape) for v in variables(network).values() if isinstance(v, nnx.Param)]
     if sum(parameters) > 2 * total + _TABLE // 64:  # a few that are missing are named when the network is filled
         raise UserError(
             f"{source} describes a network of {sum(parameters):,} parameters, and holds {total:,}: it is damaged, or "
             "was written by a version with a different network. Train or save it again."
         )
+
+
+class _Draws(nnx.RngStream):
+    """Random numbers of a network of shapes: always the same key, and only so many times."""
+
+    def __init__(self, most: int, refusal: UserError):
+        super().__init__(0, tag="default")
+        self.left, self.refusal = most, refusal
+
+    def __call__(self) -> jax.Array:
+        if not self.left:
+            raise self.refusal
+        self.left -= 1
+        return self.key[...]
+
+
+def _shapes(kind: str, arguments: Mapping[str, Any], count: int, source: Any) -> Any:
+    """The network without values, if it has hardly more parameters than the file has tensors."""
+    refusal = UserError(
+        f"{source} describes a network of more than {count + _DRAWS} tensors, and holds {count}: its card is "
+        "damaged. Copy it from a run of the same config, or save the network again."
+    )
+
+    def make() -> Any:
+        rngs = nnx.Rngs(0)
+        rngs.default = _Draws(count + _DRAWS, refusal)
+        return build(kind, arguments, rngs=rngs)
+
+    return nnx.eval_shape(make)
+
+
+def _networks_in(values: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields kind and arguments of the networks that are arguments of others, see `mim.create`."""
+    if isinstance(values, Mapping):
+        values = list(values.values())
+    elif not isinstance(values, (list, tuple)):
+        return
+    elif len(values) >= 2 and values[0] in tuple(CREATE) and isinstance(values[1], Mapping):
+        yield values[0], values[1]
+    for value in values:
+        yield from _networks_in(value)
 
 
 def _numbers(values: Any, name: str = "") -> Iterator[tuple[str, int | float]]:

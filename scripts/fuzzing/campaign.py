@@ -32,7 +32,7 @@ ATTACKS: dict[str, tuple[attacks.Attack, int]] = {
     "observations of analyse": (stored.analyses, 1000),
     "measurements of tune": (stored.tunings, 1000),
     **{f"features as {form}": (attack, 1000) for form, attack in stored.features.items()},
-    "forged leaderboards": (leaderboards.forgeries, 100),
+    "forged leaderboards": (leaderboards.forgeries, 150),
     "headers of safetensors": (weights.safetensors, 2000),
     "archives of arrays": (weights.archives, 2000),
     "indices of shards": (weights.indices, 1000),

@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -34,7 +35,7 @@ from jaxprune.train.writer import METRICS
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 START, END = "start", "end"  # before the first phase, after the last one
-TIMES = "times.json"
+TIMES, RUN = "times.json", "run"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # By command: its config, and the directories that appear in its run, in order, as its phases begin.
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -87,10 +88,16 @@ class Ended:
         return self.status > 128 or "Stopped at step" in self.printed
 
 
+def parsed(config: str, folder: Path) -> Any:
+    """Parses a command line as the program does; returns its config."""
+    sys.argv = program.checked(["main", f"--config={config}", f"--workdir={folder}"])
+    flags.FLAGS(sys.argv)
+    return flags.FLAGS.config
+
+
 def run(config: str, folder: Path, begun: Path | None = None, delay: float = 0.0, number: int = 0) -> Ended:
     """Runs a command, and sends it a signal some seconds after a directory appeared."""
-    sys.argv = ["main", f"--config={config}", f"--workdir={folder}"]
-    flags.FLAGS(sys.argv)
+    parsed(config, folder)
     printed, status, raw, sent = io.StringIO(), 0, "", []
     over = threading.Event()
 
@@ -176,10 +183,11 @@ def undisturbed(command: str, work: Path) -> dict[str, float]:
     if (work / TIMES).exists():
         return json.loads((work / TIMES).read_text())
     run(config, work / "first")  # compiles
-    with watching(work / "whole", phases) as times:
-        whole = run(config, work / "whole")
+    with watching(work / RUN, phases) as times:
+        whole = run(config, work / RUN)
     if whole.status or whole.raw:
         raise SystemExit(f"{command} ended with status {whole.status} {whole.raw}:\n{whole.printed[-2000:]}")
+    (work / RUN).rename(work / "whole")  # its notes name the directory, in which the disturbed runs go on
     times = {**times, END: whole.seconds}
     (work / TIMES).write_text(json.dumps(times))
     return times
@@ -189,7 +197,7 @@ def measure(command: str, only: Sequence[str], moments: int, finished: int, work
     """Yields a row for each phase of a command."""
     config, phases = COMMANDS[command]
     times = undisturbed(command, work)
-    expected, folder = metrics(work / "whole"), work / "disturbed"
+    expected, folder = metrics(work / "whole"), work / RUN
     kinds = itertools.cycle(SIGNALS)
     for phase, end in itertools.pairwise(times):
         if only and phase not in only:
@@ -202,7 +210,8 @@ def measure(command: str, only: Sequence[str], moments: int, finished: int, work
             number = next(kinds)
             begun = None if phase == START else folder / phase
             ended = run(config, folder, begun, (end - begin) * (index + 0.5) / moments, number)
-            harm = "lost" if ended.sent and not ended.heeded else "raw" if ended.raw else ""
+            failed = bool(ended.raw) or (ended.status and not ended.sent)
+            harm = "lost" if ended.sent and not ended.heeded else "raw" if failed else ""
             counts["signals"] += 1
             counts["late"] += not ended.sent
             slowest = max(slowest, ended.seconds if ended.sent else 0.0)

@@ -15,8 +15,8 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from jaxprune import checkpoints, mim, models, ranking
+from jaxprune.checkpoints import build, store
 from jaxprune.checkpoints import manifest as manifests
-from jaxprune.checkpoints import store
 from jaxprune.checkpoints.card import CARD, Card
 from jaxprune.checkpoints.run import leave_network
 from jaxprune.errors import UserError
@@ -80,6 +80,15 @@ def test_a_network_is_no_larger_than_its_file(change, tmp_path):
     card = json.loads((tmp_path / CARD).read_text())
     (tmp_path / CARD).write_text(sealed({**card, "arguments": {**card["arguments"], **change}}))
     refusal(lambda: checkpoints.load_model(tmp_path))
+
+
+@pytest.mark.parametrize("change", [{"blocks": (10**4, 1, 1, 1)}, {"branches": 10**4}], ids=str)
+def test_a_network_has_no_more_layers_than_its_file_has_tensors(change):
+    network = {"name": "mobileone_s0", **change}
+    tensors = {"a": np.ones(2**20)}
+    for kind, arguments in (("model", network), ("mim", {"name": "distil", "teacher": ("model", network)})):
+        call = lambda kind=kind, arguments=arguments: build.require_no_larger(kind, arguments, tensors, "m")
+        assert "m describes a network of more than 17 tensors, and holds 1: its card is damaged" in refusal(call)
 
 
 @pytest.mark.parametrize("field", ["mean", "std"])

@@ -1,6 +1,7 @@
 """Forged leaderboards: every one is refused, or ends with a wrong row and exit status 1."""
 
 import csv
+import gzip
 import importlib
 import os
 import random
@@ -156,6 +157,42 @@ FORGERIES: dict[str, Callable[[], Cells | bytes]] = {
     "UTF-16": lambda: as_bytes(table_text(ROW, DENSE)).decode().encode("utf-16"),
     "semicolons": lambda: as_bytes(table_text(ROW, DENSE)).replace(b",", b";"),
     "zero bytes": lambda: as_bytes(_with(ROW, **_better())).replace(b"vit", b"v\x00it"),
+    # Other devices, where speeds are not compared: one row says that it was measured there.
+    "a device without a name": lambda: _on(""),
+    "a device of brackets": lambda: _on("(), ()"),
+    "a device with a remark": lambda: _on("cpu (x86_64), 2 cores (fast)"),
+    "a device in another order": lambda: _on("2 cores, cpu (x86_64)"),
+    "a device without its plural": lambda: _on("cpu (x86_64), 2 core"),
+    "a device with zeros in front": lambda: _on("cpu (x86_64), 02 cores"),
+    "a device of full-width letters": lambda: _on("\uff43pu (x86_64), 2 cores"),
+    "another device": lambda: _on("NVIDIA H100"),
+    "a percentage": lambda: _in_cell("accuracy", "93.1%"),
+    "a quotient": lambda: _in_cell("accuracy", "931/1000"),
+    "no number at all": lambda: _with(ROW, accuracy=float("nan")),
+    "an interval of no numbers": lambda: _with(ROW, low=float("nan"), high=float("nan")),
+    "an interval that is narrower": lambda: _with(ROW, low=0.73, high=0.732),
+    "an interval the wrong way round": lambda: _with(ROW, low=HIGH, high=LOW),
+    "a range the wrong way round": lambda: _with(ROW, **{"speed-up low": 1.49, "speed-up high": 1.38}),
+    "fewer than no images": lambda: _with(ROW, images=-1000),
+    "no images": lambda: _with(ROW, images=0),
+    "one image that was right": lambda: _with(
+        ROW, images=1, accuracy=1.0, **dict(zip(("low", "high"), wilson_interval(1, 1), strict=True))
+    ),
+    "an agreement of two": lambda: _with(ROW, agreement=2.0),
+    "half of the FLOPs": lambda: _with(ROW, **{"GFLOPs": 1.5, "FLOP-implied": 3.0}),
+    "the weights of another network": lambda: _with(ROW, weights="f" * 16),
+    "other images": lambda: _with(ROW, data="f" * 16),
+    "other code": lambda: _with(ROW, code="f" * 16),
+    "an image size twice": lambda: _with(ROW, **_better(), **{"image size": "224x224"}),
+    "a plan of almost this rate": lambda: _with(ROW, **_better(), plan="topk@3:keep_rate=0.7000000001"),
+    "a formula of a spreadsheet": lambda: _with(ROW, **_better(), network="=1+1"),
+    "a table without its dense row": lambda: table_text(sealed({**ROW, **_better()})),
+    "a second header": lambda: [table_text(ROW)[0], *table_text(ROW, DENSE)],
+    "the header at the end": lambda: table_text(ROW, DENSE)[::-1],
+    "lines that end as on an old Macintosh": lambda: as_bytes(_with(ROW, **_better())).replace(b"\n", b"\r"),
+    "a quotation mark that is not closed": lambda: as_bytes(table_text(ROW, DENSE)) + b'"',
+    "a compressed table": lambda: gzip.compress(as_bytes(table_text(ROW, DENSE))),
+    "no bytes": lambda: b"",
     "a hundred megabytes of commas": lambda: b"," * 10**8,
 }
 
@@ -181,7 +218,7 @@ def forgeries(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
     path.unlink()
     yield Case("an endless device", lambda: verified(Path("/dev/zero"), folder)["wrong"] > 0)
     rng = random.Random(seed)
-    for _ in range(count - len(FORGERIES)):
+    for _ in range(count - len(FORGERIES) - 2):
         name = rng.choice([name for name in COLUMNS if isinstance(ROW[name], float)])
         value = (
             ROW[name] * rng.choice((1.05, 1.5, 3.0, 0.5)) if "speed" not in name else ROW[name] * rng.choice((2.5, 0.3))

@@ -1,6 +1,7 @@
 """Plans as text that were damaged: a plan that can be applied and is read again as it is written, or one short line."""
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,37 @@ PIECES = (
 )
 
 
+WORDS = (
+    *(
+        "0",
+        "1",
+        "2",
+        "5",
+        "9",
+        "12",
+        "13",
+        "50",
+        "-1",
+        "-2",
+        "0.5",
+        "1.0",
+        "0.999",
+        "1e-9",
+        "1e9",
+        "nan",
+        "inf",
+        "-0.0",
+    ),
+    *("none", "true", "false", "topk", "tome", "random", "ats", "input", "r", "num_keep", "keep_rate", "()", "(1,2)"),
+)
+
+
+def with_another_word(text: str, rng: random.Random) -> str:
+    """Returns a text with one of its names or numbers replaced: more of these are plans."""
+    word = rng.choice(list(re.finditer(r"-?[\w.]+", text)))
+    return text[: word.start()] + rng.choice(WORDS) + text[word.end() :]
+
+
 def mutated(text: str, rng: random.Random) -> str:
     """Returns a text with one to four letters or pieces removed, doubled or put in."""
     for _ in range(rng.randint(1, 4)):
@@ -79,6 +111,7 @@ def plans(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
             nnx.eval_shape(lambda: reduction.apply(model, plan, rngs=nnx.Rngs(0)))
         return Plan.from_text(plan.text) == plan
 
-    for _ in range(count):
-        text = mutated(rng.choice(PLANS), rng)
+    for number in range(count):
+        change = mutated if number % 2 else with_another_word
+        text = change(rng.choice(PLANS), rng)
         yield Case(text, lambda text=text: read(text))
