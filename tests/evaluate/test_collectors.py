@@ -10,6 +10,7 @@ from support import quickly
 from jaxprune import models, reduction
 from jaxprune.evaluate.collectors import predictions
 from jaxprune.evaluate.collectors.agreement import Agreement, Disagreements, Scores
+from jaxprune.evaluate.collectors.hard_images import HardImages
 from jaxprune.evaluate.collectors.held_out import SeveralLabels
 from jaxprune.evaluate.collectors.kept import KeptCollector
 from jaxprune.evaluate.collectors.patch_recall import Ranks
@@ -72,6 +73,23 @@ def test_agreement_is_with_the_dense_network_and_not_with_the_labels():
     assert len(collect(Disagreements(most=1), outputs)) == 1
 
 
+def test_hard_images_are_those_that_every_network_on_smaller_images_gets_wrong():
+    predicted = {
+        DENSE: [0, 0, 1, 1, 2, 2],
+        "plan": [0, 1, 1, 0, 2, 0],
+        "img_size=4": [0, 0, 0, 0, 0, 0],
+        "img_size=2": [1, 1, 1, 0, 0, 0],
+    }
+    logits = {name: one_hot(np.array(classes)) for name, classes in predicted.items()}
+    outputs = {name: lambda rows, of_name=of_name: {"logits": of_name[rows]} for name, of_name in logits.items()}
+    scores = collect(HardImages(), outputs)  # images 3, 4 and 5
+    assert {name: score.rescued.value for name, score in scores.items()} == pytest.approx(
+        {DENSE: 1.0, "plan": 1 / 3, "img_size=4": 0.0, "img_size=2": 0.0}
+    )
+    assert scores["plan"].hard == 3 and scores["plan"].rescued == Interval(1 / 3, *wilson_interval(1, 3))
+    assert collect(HardImages(), {name: outputs[name] for name in (DENSE, "plan")}) == {}
+
+
 def test_what_is_kept_is_that_of_the_first_images_of_several_batches():
     assign = np.array([[0, -1, 2, 3]] * 6)
     outputs = {
@@ -104,7 +122,7 @@ def test_rows_of_a_plan_whose_counts_are_bounds_are_those_that_are_there():
     assert all(rows < bound for rows, bound in zip(found["ats"].means, found["ats"].bounds, strict=True))
     assert found["ats"].cells().tokens.count(" of ") == 2
     scores = {name: Scores(Interval(1.0, 0.9, 1.0), 1.0) for name in networks}
-    compared = Comparison(scores, {}, [], found, 4)
+    compared = Comparison(scores, {}, [], found, 4, {})
     assert compared.result("topk") == PlanResult(scores["topk"], CountCells("", ""))
     assert compared.result("ats").token_counts.rate.startswith(f"{found['ats'].rates[0]:.3f}, ")
     assert compared._replace(token_counts={}).result("ats") == PlanResult(scores["ats"])

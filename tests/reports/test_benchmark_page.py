@@ -54,7 +54,7 @@ def written(tmp_path, monkeypatch, measured, **settings):
 
 
 def test_plans_with_accuracy(tmp_path, monkeypatch):
-    found = plans.Comparison(SCORES, {}, [], {}, 120)
+    found = plans.Comparison(SCORES, {}, [], {}, 120, {})
     rows = Table(BenchmarkRow(timed(plan), found.result(plan)) for plan in GFLOPS)
     measured = benchmark.Measured("runs/vit", rows, found, class_names="abcdefghij")
     page, summary = written(tmp_path, monkeypatch, measured)

@@ -45,7 +45,7 @@ def compared():
     counts = {"ats": TokenCounts(means=(57.125, 30.4), bounds=(98, 49), rates=(0.29145, 0.1551))}
     kept = {"topk": KeptPatches(GREY[None], (np.array([[0, -1, 2, 3]]),), ((2, 2),))}
     disagreement = Disagreement("topk", GREY, 1, np.array([0.6, 0.4]), dense=1)
-    return plans.Comparison(agreement.result(), kept, [disagreement] * 2, counts, 5)
+    return plans.Comparison(agreement.result(), kept, [disagreement] * 2, counts, 5, {})
 
 
 def test_accuracy_has_its_interval_number_and_chance(part_of):

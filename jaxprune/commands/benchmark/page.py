@@ -8,7 +8,7 @@ from jaxprune.report.table import Table
 # What the command is run for comes first: a narrow page shows the rest behind a scroll bar.
 COLUMNS = (
     *("plan", "speed_up", "verdict", "accuracy", "difference", "agreement", "images_per_second", "latency", "gflops"),
-    *("gflops_compiled", "implied", "ratio", "tokens", "rate"),
+    *("gflops_compiled", "implied", "ratio", "rescued", "hard", "tokens", "rate"),
 )
 
 

@@ -27,6 +27,13 @@ TOKEN_COUNTS = (
 PAIRED = "the difference from dense is paired by image (95 %, Agresti and Min)"
 
 
+# Explanation of the rows of networks on smaller images, and of the column that they give.
+RIVALS = (
+    " img_size=N is the dense network on smaller images, resized from the same ones, without a plan; its rows say what "
+    "a plan has to beat, and images that all of them get wrong what only tokens can give."
+)
+
+
 class Point(NamedTuple):
     """A contestant: its name, cost, and the value that is drawn against it, with its interval.
 
@@ -46,7 +53,7 @@ def describe(section: Section, rows: Table[PlanRow], comparison: Comparison, *, 
     caption = (
         f"Accuracy ({spread.BRACKETS}; {PAIRED}) and agreement with the dense network, n = {comparison.images} images."
     )
-    section.table(rows, caption=f"{caption}{counts}")
+    section.table(rows, caption=f"{caption}{counts}{RIVALS * bool(comparison.on_hard)}")
     points = [accuracy_point(row.plan, row.gflops, row.result.scores) for row in rows]
     against_cost(section, points, "accuracy", reference={"chance": 1 / len(class_names)}, shares=True)
     pictures(section, comparison, class_names)

@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 
 from jaxprune.evaluate import Batch, Collector, run_over
 from jaxprune.evaluate.collectors.agreement import Agreement, Disagreement, Disagreements, Scores
+from jaxprune.evaluate.collectors.hard_images import HardImages, HardScore
 from jaxprune.evaluate.collectors.image_count import ImageCount
 from jaxprune.evaluate.collectors.kept import KeptCollector, KeptPatches
 from jaxprune.evaluate.collectors.token_counts import CountCells, TokenCountCollector, TokenCounts
@@ -18,10 +19,17 @@ from jaxprune.report.table import Table, column
 
 @dataclasses.dataclass(frozen=True)
 class PlanResult:
-    """The scores of a contestant, with the tokens in use if the counts of a plan in the comparison are bounds."""
+    """The scores of a contestant.
+
+    Attributes:
+      scores: on all images.
+      token_counts: the tokens in use, if the counts of a plan in the comparison are bounds.
+      on_hard: on images that networks on smaller images get wrong, if the comparison has any.
+    """
 
     scores: Scores
     token_counts: CountCells | None = None
+    on_hard: HardScore | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +50,7 @@ class Comparison(NamedTuple):
       disagreements: images for which the predictions of a plan and the dense network differ.
       token_counts: by plan whose counts are bounds (ATS), the tokens in use.
       images: number of them.
+      on_hard: by contestant, the accuracy on images that networks on smaller images get wrong; {} without these.
     """
 
     scores: dict[str, Scores]
@@ -49,12 +58,13 @@ class Comparison(NamedTuple):
     disagreements: list[Disagreement]
     token_counts: dict[str, TokenCounts]
     images: int
+    on_hard: dict[str, HardScore]
 
     def result(self, name: str) -> PlanResult:
         """Returns the result of a contestant."""
         counts = self.token_counts.get(name)
         cells = (counts.cells() if counts else CountCells()) if self.token_counts else None
-        return PlanResult(self.scores[name], cells)
+        return PlanResult(self.scores[name], cells, self.on_hard.get(name))
 
     def table(self, contestants: Mapping[str, Contestant]) -> Table[PlanRow]:
         """Returns a row for each contestant."""
@@ -62,7 +72,9 @@ class Comparison(NamedTuple):
             PlanRow(plan=name, gflops=contestant.gflops(), result=self.result(name))
             for name, contestant in contestants.items()
         )
-        return Table(rows, ("plan", "accuracy", "difference", "agreement", "gflops", "tokens", "rate"))
+        return Table(
+            rows, ("plan", "accuracy", "difference", "agreement", "gflops", "rescued", "hard", "tokens", "rate")
+        )
 
 
 def compare(
@@ -87,6 +99,16 @@ def compare(
     forwards = {name: under_plan(contestant, classes) for name, contestant in contestants.items()}
     models = {name: contestant.model for name, contestant in contestants.items()}
     grids = {name: model.step_grids(model.preprocessing.img_size) for name, model in models.items()}
-    collectors = (Agreement(), KeptCollector(grids), Disagreements(), TokenCountCollector(models), ImageCount(), *also)
-    scores, kept, disagreements, counts, images, *results = run_over(batches, forwards, collectors, mesh, desc=desc)
-    return (Comparison(scores, kept, disagreements, counts, images), *results)
+    collectors = (
+        Agreement(),
+        KeptCollector(grids),
+        Disagreements(),
+        TokenCountCollector(models),
+        ImageCount(),
+        HardImages(),
+        *also,
+    )
+    scores, kept, disagreements, counts, images, on_hard, *results = run_over(
+        batches, forwards, collectors, mesh, desc=desc
+    )
+    return (Comparison(scores, kept, disagreements, counts, images, on_hard), *results)
