@@ -84,8 +84,8 @@ def require_no_larger(kind: str, arguments: Mapping[str, Any], tensors: Mapping[
             f"{source} describes a network for images of {patches:,} patches, and holds {total:,} numbers: its card is "
             "damaged. Copy it from a run of the same config, or save the network again."
         )
-    for other, values in _networks_in(arguments):
-        _shapes(other, values, count, source)
+    for kind_within, within in _networks_in(arguments):
+        _shapes(kind_within, within, count, source)
     network = _shapes(kind, arguments, count, source)
     parameters = [math.prod(v.shape) for v in variables(network).values() if isinstance(v, nnx.Param)]
     if sum(parameters) > 2 * total + _TABLE // 64:  # a few that are missing are named when the network is filled
