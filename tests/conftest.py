@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -76,6 +77,14 @@ def messages_reach_caplog():
     before = logger.handlers, logger.level, logger.propagate
     yield
     logger.handlers, logger.level, logger.propagate = before
+
+
+@pytest.fixture
+def in_a_terminal():
+    """A closed terminal ends programs again, where nohup started the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -27,7 +27,7 @@ def test_ctrl_c_ends_the_block_at_once():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_every_signal_ends_a_task_with_its_status_and_one_line(number, monkeypatch, capsys, tmp_path):
+def test_every_signal_ends_a_task_with_its_status_and_one_line(number, in_a_terminal, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(commands, "find", lambda task: lambda config, workdir: os.kill(os.getpid(), number))
     monkeypatch.setattr(sys, "argv", ["main", "--config=configs/evaluate.py", f"--workdir={tmp_path}"])
     before = signal.getsignal(number)

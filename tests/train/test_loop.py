@@ -297,7 +297,7 @@ def test_a_signal_after_the_last_step_is_not_lost(undisturbed, tmp_path, number)
     assert metrics_bytes(tmp_path) == metrics_bytes(undisturbed[0])
 
 
-def test_a_closed_terminal_saves_and_stops(undisturbed, tmp_path):
+def test_a_closed_terminal_saves_and_stops(undisturbed, in_a_terminal, tmp_path):
     before = signal.getsignal(signal.SIGHUP)
     stopped = toy_fit(tmp_path, hooks=[Hook(6, evaluate_hook), at_step(7, lambda: os.kill(os.getpid(), signal.SIGHUP))])
     assert (stopped.stopped, stopped.step, stopped.signal) == ("signal", 8, "SIGHUP")
