@@ -88,7 +88,7 @@ def describe(config: Config, section: Section, measured: Measured) -> None:
     page.describe(section, measured.rows, rounds=config.rounds, classes=len(measured.class_names), images=images)
     if measured.comparison:
         if measured.comparison.on_hard:
-            section.text(plans_page.RIVALS.strip())
+            section.text(plans_page.RIVALS)
         if measured.comparison.token_counts:
             section.text(plans_page.TOKEN_COUNTS)
         plans_page.pictures(section, measured.comparison, measured.class_names)

@@ -29,7 +29,7 @@ PAIRED = "the difference from dense is paired by image (95 %, Agresti and Min)"
 
 # Explanation of the rows of networks on smaller images, and of the column that they give.
 RIVALS = (
-    " img_size=N is the dense network on smaller images, resized from the same ones, without a plan; its rows say what "
+    "img_size=N is the dense network on smaller images, resized from the same ones, without a plan; its rows say what "
     "a plan has to beat, and images that all of them get wrong what only tokens can give."
 )
 
@@ -50,10 +50,11 @@ class Point(NamedTuple):
 def describe(section: Section, rows: Table[PlanRow], comparison: Comparison, *, class_names: Sequence[str]) -> None:
     """Adds the table, accuracy against cost and the pictures to a section of a report."""
     counts = f" {TOKEN_COUNTS}" if comparison.token_counts else ""
+    rivals = f" {RIVALS}" if comparison.on_hard else ""
     caption = (
         f"Accuracy ({spread.BRACKETS}; {PAIRED}) and agreement with the dense network, n = {comparison.images} images."
     )
-    section.table(rows, caption=f"{caption}{counts}{RIVALS * bool(comparison.on_hard)}")
+    section.table(rows, caption=f"{caption}{counts}{rivals}")
     points = [accuracy_point(row.plan, row.gflops, row.result.scores) for row in rows]
     against_cost(section, points, "accuracy", reference={"chance": 1 / len(class_names)}, shares=True)
     pictures(section, comparison, class_names)
