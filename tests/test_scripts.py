@@ -86,7 +86,7 @@ def test_the_input_pipelines_of_all_recipes_run(tmp_path):
             assert str(path.relative_to(ROOT / "configs")) in " ".join(row["recipes"] for row in found), path
 
 
-def test_cascades_of_sizes_are_timed_beside_single_sizes(tmp_path):
+def test_cascades_of_sizes_and_plans_are_timed_beside_their_stages(tmp_path):
     rng = np.random.default_rng(0)
     for split in ("train", "test"):
         for name in ("a", "b"):
@@ -99,11 +99,16 @@ def test_cascades_of_sizes_are_timed_beside_single_sizes(tmp_path):
     sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 0}
     model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
     save_model(model, tmp_path / "network.safetensors")
-    settings = ("--sizes", 8, 12, 16, "--budgets", 0.6, "--alpha", 0.2, "--batch", 8, "--rounds", 2)
+    settings = ("--stages", 8, 12, 16, "tome:r=2", "--alpha", 0.3, "--batch", 8, "--rounds", 2)
     run("benchmarks/cascades", tmp_path, f"--network={tmp_path / 'network.safetensors'}", "--path=images", *settings)
-    found = {row["network"]: row for row in rows(tmp_path / "benchmark_cascades.csv")}
-    assert {"8 px", "16 px", "cascade 8, 16, budget 0.6", "cascade 8, 12, 16, budget 0.6"} <= set(found)
-    assert all(row["n"] == "60" for row in found.values()) and float(found["16 px"]["speed-up"]) == 1
+    found = {row["network"]: row for row in rows(tmp_path / "cascades" / "benchmark_cascades.csv")}
+    assert {"8 px", "12 px", "16 px", "tome:r=2", "cascade within 0.5 points"} <= set(found)
+    assert all(row["n"] == "60" for row in found.values())
+    assert float(found["16 px"]["speed-up"]) == float(found["16 px"]["agreement"]) == 1
+    for row in found.values():  # what an image costs is what its stages cost, by the share that they see
+        assert sum(map(float, row["shares"].split())) == pytest.approx(1, abs=0.02)
+    curve = rows(tmp_path / "cascades" / "curve.csv")
+    assert len(curve) == (6 + 4) * 16 and (tmp_path / "cascades" / "cascades.svg").is_file()
 
 
 def test_a_network_in_another_process_has_its_turns(tmp_path):

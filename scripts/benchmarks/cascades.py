@@ -1,132 +1,283 @@
-"""Cascades of image sizes against the same network at one size: accuracy and images per second over a stream.
+"""Cascades of image sizes and plans against every one of them alone: accuracy, agreement, images per second.
 
 python scripts/benchmarks/cascades.py --network weights=dinov2_small.safetensors,name=vit_small_patch14_dinov2 \\
-    --path caltech101_full [--sizes 126 182 224] [--batch 32] [--rounds 3]
+    --path caltech101_full [--stages 98 126 154 224 tome:r=21] [--batch 32] [--rounds 3]
 
-The folder has `train/` and `test/`. A linear head for each size is fitted to the features of the training images. Half
-of the test images chooses the thresholds, the other half measures: accuracy with a 95 % interval (Wilson), and
-throughput of a shuffled stream, all contestants in turns. `certified` thresholds disagree with the largest size on at
-most `--alpha` of images with confidence 0.9. Prints a table and writes a CSV.
+The folder has `train/` and `test/`. A stage is the network at a size in pixels, or at the largest of these sizes under
+a plan. A linear head for each stage is fitted to its features of the training images. One half of the test images
+chooses among all cascades of two or three stages: the cheapest whose accuracy is at most --tolerance below that of the
+dense network, which is that of the largest size; and the cheapest that is certified to answer unlike the dense network
+on at most --alpha of the images, with confidence 0.9 over all cascades together. The other half measures them and every
+stage alone: accuracy and agreement with 95 % intervals, and the throughput of a shuffled stream, in turns.
+Features are stored under --out, so an interrupted run can be resumed. Prints a table, and writes a CSV, a curve of all
+budgets (`curve.csv`) and a plot.
 """
 
 import argparse
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxprune import dynamic, parallel
+from jaxprune import dynamic, reduction
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import OverRounds, interleaved, speed_up
 from jaxprune.data.loader import eval_batches
 from jaxprune.data.source_factory import create_source
-from jaxprune.errors import command
+from jaxprune.dynamic.exit_policy import EVERYBODY, exit_of, operate
+from jaxprune.errors import UserError, command
 from jaxprune.measures.intervals import paired_difference, share
-from jaxprune.measures.linear_head import fit_linear_head
+from jaxprune.measures.linear_head import LinearHead, fit_linear_head
 from jaxprune.open import open_network, parse, with_head
-from jaxprune.recover.compare import replies
+from jaxprune.open.rivals import rival
+from jaxprune.report import plots
+from jaxprune.report.table import write_csv
 from jaxprune.tune.cascades import certified_thresholds
 
-
-def classifiers(args, sources, mesh):
-    """{size: the network with a linear head on its features}."""
-    networks = {}
-    for size in args.sizes:
-        model = open_network(parse(args.network), img_size=size)
-        batches = eval_batches(sources["train"], batch_size=args.batch, preprocessing=model.preprocessing)
-        features, labels = replies(model, batches, mesh, f"features at {size}")
-        networks[size] = with_head(model, *fit_linear_head(features, labels, int(labels.max()) + 1).folded())
-    return networks
+BUDGETS = 16  # of each cascade, evenly spaced in the logarithm of the cost
+DELTA = 0.1
 
 
-def pictures(source, record, batch):
-    """All images of a source, prepared, with their labels."""
+class Photos(NamedTuple):
+    """All images of a split at the largest size, and their labels."""
+
+    pixels: np.ndarray
+    labels: np.ndarray
+
+
+class Stage(NamedTuple):
+    """A network of a cascade.
+
+    Attributes:
+      network: with its linear head.
+      logits: of the test images.
+      cost: 10⁹ multiply-accumulates of an image.
+    """
+
+    network: Any
+    logits: np.ndarray
+    cost: float
+
+
+class Chosen(NamedTuple):
+    """A cascade, or one stage, under thresholds."""
+
+    stages: tuple[str, ...]
+    thresholds: np.ndarray
+    cost: float
+
+
+def photos(path: str, split: str, record: Any, batch: int) -> Photos:
+    """Reads a split."""
+    source = create_source("folder", split=split, path=path)
     batches = [
         (rows["image"][rows["valid"]], rows["label"][rows["valid"]])
         for rows in eval_batches(source, batch_size=batch, preprocessing=record)
     ]
-    return tuple(np.concatenate(column) for column in zip(*batches, strict=True))
+    return Photos(*(np.concatenate(column) for column in zip(*batches, strict=True)))
 
 
-def cascades(networks):
-    """{name: cascade} of every ascending choice of two or more sizes that ends with the largest."""
-    *smaller, largest = networks
-    choices = [[size] for size in smaller] + ([smaller] if len(smaller) > 1 else [])
-    return {
-        "cascade " + ", ".join(map(str, [*sizes, largest])): dynamic.create(
-            "cascade", networks=[networks[size] for size in [*sizes, largest]]
-        )
-        for sizes in choices
+def networks(args: argparse.Namespace) -> dict[str, Any]:
+    """{stage: the network without a head}, the dense one first."""
+    sizes = sorted((int(stage) for stage in args.stages if stage.isdigit()), reverse=True)
+    if not sizes:
+        raise UserError("No stage is a size: give the size of the dense network too, such as --stages 126 224.")
+    dense = open_network(parse(args.network), img_size=sizes[0])
+    smaller = {f"{size} px": rival(dense, f"img_size={size}") for size in sizes[1:]}
+    plans = [stage for stage in args.stages if not stage.isdigit()]
+    return {f"{sizes[0]} px": dense, **smaller} | {
+        plan: reduction.apply(dense, reduction.Plan.from_text(plan)) for plan in plans
     }
 
 
+def through(network: Any, pixels: np.ndarray, batch: int) -> np.ndarray:
+    """What a network says of images of the largest size, as a stage of a cascade does."""
+    alone = dynamic.create("cascade", networks=[network])
+    alone.preprocessing = replace(network.preprocessing, img_size=pixels.shape[1:3])
+    return dynamic.Engine(alone, (0.0,), batch_size=batch)(pixels).logits
+
+
+def stages(args: argparse.Namespace, found: Mapping[str, Any], train: Photos, test: Photos) -> dict[str, Stage]:
+    """Fits the linear head of each stage; the cheapest stage first."""
+    made = {}
+    for name, network in found.items():
+        path = args.out / f"{name.replace(':', ' ')}.npz"
+        if not path.is_file():
+            width = network.embed_dim
+            bare = with_head(network, np.eye(width, dtype=np.float32), np.zeros(width, np.float32))
+            print(f"features of {name}", flush=True)
+            np.savez(
+                path,
+                **{part: through(bare, some.pixels, args.batch) for part, some in (("train", train), ("test", test))},
+            )
+        stored = np.load(path)
+        head: LinearHead = fit_linear_head(stored["train"], train.labels, int(train.labels.max()) + 1)
+        kernel, bias = head.folded()
+        classifier = with_head(network, kernel, bias)
+        cost = dynamic.create("cascade", networks=[classifier]).costs()[0]
+        made[name] = Stage(classifier, stored["test"] @ kernel + bias, cost)
+    return dict(sorted(made.items(), key=lambda item: item[1].cost))
+
+
+def choices(made: Mapping[str, Stage]) -> Iterator[tuple[str, ...]]:
+    """Every cascade of two or three stages."""
+    for count in (2, 3):
+        yield from itertools.combinations(made, count)
+
+
+def choose(
+    made: Mapping[str, Stage], labels: np.ndarray, dense: str, args: argparse.Namespace
+) -> tuple[dict[str, Chosen], list[Chosen]]:
+    """What is measured, by name, chosen on these images; and all cascades at many budgets."""
+    right = {name: stage.logits.argmax(-1) == labels for name, stage in made.items()}
+    enough = right[dense].mean() - args.tolerance / 100
+    measured = {name: Chosen((name,), np.array([EVERYBODY]), stage.cost) for name, stage in made.items()}
+    best: Chosen | None = None
+    certified: dict[float, Chosen] = {}
+    budgets: list[Chosen] = []
+    cascades = list(choices(made))
+    for names in cascades:
+        logits = np.stack([made[name].logits for name in names])
+        sure, costs = dynamic.confidence(logits), np.cumsum([made[name].cost for name in names])
+        correct = np.stack([right[name] for name in names])
+        for budget in np.geomspace(costs[0], costs[-1], BUDGETS):
+            values = dynamic.thresholds(sure, costs, budget, right=correct)
+            found = operate(sure, values, costs, correct)
+            budgets.append(Chosen(names, values, found.cost))
+            if found.accuracy is not None and found.accuracy >= enough and (best is None or found.cost < best.cost):
+                best = budgets[-1]
+        if names[-1] != dense:
+            continue
+        errors = logits.argmax(-1) != made[dense].logits.argmax(-1)
+        for alpha in args.alpha:
+            one = certified_thresholds(sure, errors, costs, alpha=alpha, delta=DELTA / len(cascades))
+            if one.test is not None and (alpha not in certified or one.cost < certified[alpha].cost):
+                certified[alpha] = Chosen(names, one.thresholds, one.cost)
+    if best is not None:
+        measured[f"cascade within {args.tolerance:g} points"] = best
+    return measured | {f"cascade certified at {alpha:.0%}": one for alpha, one in certified.items()}, budgets
+
+
+def outcome(made: Mapping[str, Stage], one: Chosen) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where each image leaves, its class there, and what it cost."""
+    logits = np.stack([made[stage].logits for stage in one.stages])
+    exits = exit_of(dynamic.confidence(logits), np.append(one.thresholds[:-1], EVERYBODY))
+    costs = np.cumsum([made[stage].cost for stage in one.stages])
+    return exits, logits.argmax(-1)[exits, np.arange(len(exits))], costs[exits]
+
+
 @command
-def main(args):
-    sources = {split: create_source("folder", split=split, path=args.path) for split in ("train", "test")}
-    networks = classifiers(args, sources, parallel.mesh_from_text("data=-1"))
-    images, labels = pictures(sources["test"], networks[args.sizes[-1]].preprocessing, args.batch)
-    order = np.random.default_rng(0).permutation(len(images))
+def main(args: argparse.Namespace) -> None:
+    args.out.mkdir(parents=True, exist_ok=True)
+    found = networks(args)
+    dense = next(iter(found))
+    record = found[dense].preprocessing
+    train, test = (photos(args.path, split, record, args.batch) for split in ("train", "test"))
+    made = stages(args, found, train, test)
+    order = np.random.default_rng(0).permutation(len(test.labels))
     choosing, measuring = order[len(order) // 2 :], order[: len(order) // 2]
-    static = {f"{size} px": dynamic.create("cascade", networks=[network]) for size, network in networks.items()}
-    engines = {name: dynamic.Engine(one, (0.0,), batch_size=args.batch) for name, one in static.items()}
-    for name, cascade in cascades(networks).items():
-        engine = dynamic.Engine(cascade, [1e8] * len(cascade.segments()), batch_size=args.batch, remainder="hold")
-        logits = np.stack([_logits(network, images[choosing], args.batch) for network in cascade.networks])
-        sure, costs = dynamic.confidence(logits), np.array(cascade.costs())
-        right = logits.argmax(-1) == labels[choosing]
-        for part in args.budgets:
-            budget = max(part * costs[-1], costs[0])
-            engines[f"{name}, budget {part:g}"] = engine.under(dynamic.thresholds(sure, costs, budget, right=right))
-        errors = logits.argmax(-1) != logits[-1].argmax(-1)
-        certified = certified_thresholds(sure, errors, costs, alpha=args.alpha)
-        if certified.test is not None:
-            engines[f"{name}, certified"] = engine.under(certified.thresholds)
-    stream = images[measuring]
-    served = {name: engine(stream) for name, engine in engines.items()}
-    turns = interleaved({name: lambda engine=engine: engine(stream) for name, engine in engines.items()}, args.rounds)
-    largest = f"{args.sizes[-1]} px"
-    correct = {name: one.logits.argmax(-1) == labels[measuring] for name, one in served.items()}
-    rows = []
-    for name, one in served.items():
-        accuracy = share(int(correct[name].sum()), len(measuring))
-        lost = paired_difference(correct[name], correct[largest])
-        rate = OverRounds.of([len(measuring) / turn.wall for turn in turns[name]])
-        factor = speed_up(turns[largest], turns[name])
-        shares = np.bincount(one.exits) / len(one.exits)
-        rows.append(
-            {
-                "network": name,
-                "images/s": rate.median,
-                "speed-up": factor.median,
-                "speed-up low": factor.low,
-                "speed-up high": factor.high,
-                "accuracy": accuracy.value,
-                "low": accuracy.low,
-                "high": accuracy.high,
-                f"accuracy - {largest}": lost.value,
-                "difference low": lost.low,
-                "difference high": lost.high,
-                "shares": " ".join(f"{part:.2f}" for part in shares),
-                "n": len(measuring),
-            }
+
+    def part(rows: np.ndarray) -> dict[str, Stage]:
+        return {name: stage._replace(logits=stage.logits[rows]) for name, stage in made.items()}
+
+    measured, budgets = choose(part(choosing), test.labels[choosing], dense, args)
+    held_out, labels = part(measuring), test.labels[measuring]
+    classes_of_dense = held_out[dense].logits.argmax(-1)
+    curve = [_point(held_out, one, labels, classes_of_dense) for one in budgets]
+    rows = [{"network": name} | _scores(held_out, one, labels, classes_of_dense) for name, one in measured.items()]
+    write_csv(args.out / "curve.csv", curve)
+    _draw(args.out, rows, curve)
+    if args.rounds:
+        _time(
+            args,
+            {name: _engine(made, one, record, args.batch) for name, one in measured.items()},
+            dense,
+            rows,
+            test.pixels[measuring][: args.stream or None],
         )
-    publish(f"cascades of {args.network}, batch {args.batch}", rows, Path("benchmark_cascades.csv"))
+    publish(f"cascades of {args.network}, batch {args.batch}", rows, args.out / "benchmark_cascades.csv")
 
 
-def _logits(network, images, batch):
-    """The logits of one exit, for images of the largest size."""
-    cascade = dynamic.create("cascade", networks=[network])
-    cascade.preprocessing = replace(network.preprocessing, img_size=images.shape[1:3])
-    return dynamic.Engine(cascade, (0.0,), batch_size=batch)(images).logits
+def _engine(made: Mapping[str, Stage], one: Chosen, record: Any, batch: int) -> dynamic.Engine:
+    cascade = dynamic.create("cascade", networks=[made[stage].network for stage in one.stages])
+    cascade.preprocessing = record
+    return dynamic.Engine(cascade, one.thresholds, batch_size=batch, remainder="hold")
+
+
+def _point(made: Mapping[str, Stage], one: Chosen, labels: np.ndarray, classes_of_dense: np.ndarray) -> dict[str, Any]:
+    _, classes, costs = outcome(made, one)
+    return {
+        "stages": ", ".join(one.stages),
+        "GFLOPs": float(costs.mean()),
+        "accuracy": float((classes == labels).mean()),
+        "agreement": float((classes == classes_of_dense).mean()),
+    }
+
+
+def _scores(made: Mapping[str, Stage], one: Chosen, labels: np.ndarray, classes_of_dense: np.ndarray) -> dict[str, Any]:
+    exits, classes, _ = outcome(made, one)
+    correct, same = classes == labels, classes == classes_of_dense
+    accuracy, agreement = (share(int(some.sum()), len(some)) for some in (correct, same))
+    lost = paired_difference(correct, classes_of_dense == labels)
+    leaving = np.bincount(exits, minlength=len(one.stages)) / len(labels)
+    return {
+        **_point(made, one, labels, classes_of_dense),
+        "shares": " ".join(f"{part:.2f}" for part in leaving),
+        "accuracy low": accuracy.low,
+        "accuracy high": accuracy.high,
+        "accuracy - dense": lost.value,
+        "difference low": lost.low,
+        "difference high": lost.high,
+        "agreement low": agreement.low,
+        "agreement high": agreement.high,
+        "n": len(labels),
+    }
+
+
+def _time(
+    args: argparse.Namespace,
+    engines: Mapping[str, dynamic.Engine],
+    dense: str,
+    rows: list[dict[str, Any]],
+    stream: np.ndarray,
+) -> None:
+    """Adds the throughput of a stream to the rows; all engines take turns."""
+    turns = interleaved({name: lambda engine=engine: engine(stream) for name, engine in engines.items()}, args.rounds)
+    for row in rows:
+        timed = turns[row["network"]]
+        factor = speed_up(turns[dense], timed)
+        rate = OverRounds.of([len(stream) / turn.wall for turn in timed]).median
+        row |= {"images/s": rate, "speed-up": factor.median, "speed-up low": factor.low, "speed-up high": factor.high}
+        row["images a stream"] = len(stream)
+
+
+def _draw(folder: Path, rows: list[dict[str, Any]], curve: list[dict[str, Any]]) -> None:
+    """Draws agreement with the dense network over cost: stages alone, and cascades at all budgets."""
+    of = lambda some: ([row["GFLOPs"] for row in some], [row["agreement"] for row in some])
+    alone = [row for row in rows if "," not in row["stages"]]
+    figure = plots.scatter_plot(
+        {"one network": of(alone), "cascades": of(curve)},
+        "GFLOPs an image, on average",
+        "agreement with the dense network",
+        labels={"one network": [row["network"] for row in alone]},
+        shares=True,
+        joined=False,
+    )
+    plots.save(figure, folder / "cascades")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", required=True, help='a run, or "weights=FILE,name=NAME"')
     parser.add_argument("--path", required=True)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[126, 182, 224])
-    parser.add_argument("--budgets", type=float, nargs="+", default=[0.45, 0.6, 0.75])
-    parser.add_argument("--alpha", type=float, default=0.05, help="disagreement that certified thresholds allow")
+    parser.add_argument("--stages", nargs="+", default=["98", "126", "154", "224"], help="sizes in pixels, and plans")
+    parser.add_argument("--tolerance", type=float, default=0.5, help="points of accuracy below the dense network")
+    parser.add_argument("--alpha", type=float, nargs="+", default=[0.05, 0.1], help="disagreement that is certified")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="of timing; 0: none")
+    parser.add_argument("--stream", type=int, default=0, help="images of a timed stream; 0: half of the test images")
+    parser.add_argument("--out", type=Path, default=Path("cascades"))
     main(parser.parse_args())
