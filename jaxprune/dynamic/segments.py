@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray, UInt8
@@ -104,13 +103,3 @@ def require_classes(counts: Sequence[int]) -> None:
         raise UserError(
             f"The exits predict {', '.join(map(str, counts))} classes: give networks with a head for the same classes."
         )
-
-
-def selected(state: State, rows: Any) -> State:
-    """Returns some rows of a state."""
-    return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0), state)
-
-
-def joined(states: Sequence[State]) -> State:
-    """Returns states one behind the other."""
-    return states[0] if len(states) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *states)
