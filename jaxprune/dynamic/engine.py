@@ -48,7 +48,7 @@ class Engine:
 
     Args:
       model: the network.
-      thresholds: one an exit, see `exit_policy.exit_of`.
+      thresholds: one an exit, see `exit_policy.exit_of`; by default the most exact of the network's `dial`.
       batch_size: the largest bucket.
       buckets: batch sizes to compile for; by default the powers of two up to `batch_size`, and itself.
       remainder: what happens to rows that do not fill the largest bucket: "pad" fills up the smallest bucket that holds
@@ -65,7 +65,7 @@ class Engine:
     def __init__(
         self,
         model: Segmented,
-        thresholds: Sequence[float],
+        thresholds: Sequence[float] = (),
         *,
         batch_size: int = 32,
         buckets: Sequence[int] = (),
@@ -78,7 +78,7 @@ class Engine:
             raise unknown("confidence", rule, CONFIDENCES)
         self.buckets = buckets_of(batch_size, buckets)
         parts = split(model)
-        self._arrays, self._model, self._remainder, self.rule = {**parts.params, **parts.rest}, model, remainder, rule
+        self._arrays, self._model, self.remainder, self.rule = {**parts.params, **parts.rest}, model, remainder, rule
         segments = model.segments()
         self.exits = len(segments)
         # The graph is an argument of no program: each segment is a function of the arrays and of what waits.
@@ -90,7 +90,7 @@ class Engine:
         self._shapes: dict[Spec, list[State]] = {}
         self._spare: dict[Spec, list[list[State]]] = {}
         self.calls: Counter[tuple[int, int]] = Counter()
-        self.thresholds = thresholds
+        self.thresholds = thresholds if len(thresholds) or not model.dial else model.dial[0]
 
     @property
     def thresholds(self) -> np.ndarray:
@@ -110,6 +110,27 @@ class Engine:
         engine.thresholds, engine.calls = thresholds, Counter()
         return engine
 
+    def turn(self, position: float) -> None:
+        """Takes the thresholds of the nearest step of the network's dial.
+
+        Args:
+          position: from 0, the most exact, to 1, the fastest.
+
+        Raises:
+          UserError: the network has no dial, or the position is outside.
+        """
+        dial = self._model.dial
+        if not dial:
+            raise UserError("This network has no dial: set model.dial, such as certified thresholds.")
+        if not 0 <= position <= 1:
+            raise UserError(f"The dial goes from 0, the most exact, to 1, the fastest, and not to {position}.")
+        self.thresholds = dial[round(position * (len(dial) - 1))]
+
+    @property
+    def image_sides(self) -> tuple[int, ...]:
+        """(height, width) of an image, or (frames, height, width) of a clip, that the programs are compiled for."""
+        return self._model.preprocessing.sides
+
     @property
     def compilations(self) -> int:
         """Number of compiled programs: at most segments × buckets."""
@@ -118,7 +139,7 @@ class Engine:
     @property
     def capacity(self) -> int:
         """Number of rows whose states may wait before a segment."""
-        return self.buckets[-1] * (2 if self._remainder == "hold" else 1)
+        return self.buckets[-1] * (2 if self.remainder == "hold" else 1)
 
     def warm_up(self) -> None:
         """Compiles and runs every segment for every bucket."""
@@ -157,12 +178,12 @@ class Engine:
         stream, first = Stream(self), 0
         for images in batches:
             ids, first = np.arange(first, first + len(images)), first + len(images)
-            yield from stream.advance(ids, np.asarray(images), flush=self._remainder != "hold")
+            yield from stream.advance(ids, np.asarray(images), flush=self.remainder != "hold")
         yield from stream.finish()
 
     def batch_of(self, waiting: int) -> int:
         """How many of the rows that wait before a segment go on together."""
-        if self._remainder == "split":
+        if self.remainder == "split":
             return max((bucket for bucket in self.buckets if bucket <= waiting), default=waiting)
         return min(waiting, self.buckets[-1])
 

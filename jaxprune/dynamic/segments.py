@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray, UInt8
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.losses import exit_losses
 from jaxprune.preprocessing import Preprocessing
 
@@ -48,6 +49,25 @@ class Segmented(nnx.Module):
     """
 
     preprocessing: Preprocessing
+    _dial: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def dial(self) -> tuple[tuple[float, ...], ...]:
+        """Thresholds to serve under, one an exit each, from the most exact to the fastest; saved with the network.
+
+        Raises:
+          UserError: thresholds are set that are not one finite number an exit.
+        """
+        return self._dial
+
+    @dial.setter
+    def dial(self, steps: Sequence[Sequence[float]]) -> None:
+        exits = len(self.segments())
+        rows = [np.asarray(step, float) for step in steps]
+        for row in rows:
+            if row.shape != (exits,) or not np.isfinite(row).all():
+                raise UserError(f"{exits} exits need as many finite thresholds a step, not {quoted(row.tolist())}.")
+        self._dial = tuple(tuple(row.tolist()) for row in rows)
 
     def segments(self) -> tuple[Segment, ...]:
         """The segments, in order."""

@@ -31,9 +31,9 @@ class _Waiting(NamedTuple):
         """The first rows, and the others."""
         return _Waiting(*(field[:count] for field in self)), _Waiting(*(field[count:] for field in self))
 
-    def before(self, others: "_Waiting") -> "_Waiting":
-        """These rows, and others behind them."""
-        return _Waiting(*(np.concatenate(pair) for pair in zip(self, others, strict=True))) if len(self.ids) else others
+    def before(self, rows: "_Waiting") -> "_Waiting":
+        """These rows, and further ones behind them."""
+        return _Waiting(*(np.concatenate(pair) for pair in zip(self, rows, strict=True))) if len(self.ids) else rows
 
 
 class Stream:
