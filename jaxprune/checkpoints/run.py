@@ -177,7 +177,7 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
             require_no_larger(card.kind, card.arguments, arrays, path)
             model = _loaded(path, card, arrays, img_size)
         if card.dial:
-            model.dial = card.dial
+            model.set_dial(card.dial)
         return model
 
 

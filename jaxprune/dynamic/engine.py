@@ -121,7 +121,7 @@ class Engine:
         """
         dial = self._model.dial
         if not dial:
-            raise UserError("This network has no dial: set model.dial, such as certified thresholds.")
+            raise UserError("This network has no dial: give it one by model.set_dial, such as certified thresholds.")
         if not 0 <= position <= 1:
             raise UserError(f"The dial goes from 0, the most exact, to 1, the fastest, and not to {position}.")
         self.thresholds = dial[round(position * (len(dial) - 1))]

@@ -53,15 +53,15 @@ class Segmented(nnx.Module):
 
     @property
     def dial(self) -> tuple[tuple[float, ...], ...]:
-        """Thresholds to serve under, one an exit each, from the most exact to the fastest; saved with the network.
-
-        Raises:
-          UserError: thresholds are set that are not one finite number an exit.
-        """
+        """Thresholds to serve under, one an exit each, from the most exact to the fastest; saved with the network."""
         return self._dial
 
-    @dial.setter
-    def dial(self, steps: Sequence[Sequence[float]]) -> None:
+    def set_dial(self, steps: Sequence[Sequence[float] | np.ndarray]) -> None:
+        """Sets the steps of `dial`.
+
+        Raises:
+          UserError: the thresholds of a step are not one finite number an exit.
+        """
         exits = len(self.segments())
         rows = [np.asarray(step, float) for step in steps]
         for row in rows:

@@ -23,7 +23,7 @@ def file(tmp_path_factory):
     small = checkpoints.load_model(folder / "large.safetensors", img_size=8)
     planned = reduction.apply(large, Plan("from_scores", 0.5), scorer=scoring.create("norm", grid=(4, 4)))
     cascade = dynamic.create("cascade", networks=[small, planned, large])
-    cascade.dial = DIAL
+    cascade.set_dial(DIAL)
     checkpoints.save_model(cascade, folder / "cascade.safetensors", class_names=("a", "b", "c"))
     return cascade, folder / "cascade.safetensors", len(load_file(folder / "large.safetensors"))
 
@@ -64,11 +64,11 @@ def test_what_cannot_be_rebuilt_is_not_saved(file, tmp_path):
 @pytest.mark.parametrize("dial", [[(0.5, -1e8)], [(0.5, 0.5, float("inf"))], [(0.5, 0.5, float("nan"))]], ids=str)
 def test_a_dial_has_a_threshold_an_exit(dial, file):
     with pytest.raises(UserError, match="3 exits need"):
-        file[0].dial = dial
+        file[0].set_dial(dial)
 
 
 def test_other_networks_keep_their_dial(tmp_path):
     model = dynamic.create("dvt", **dynamic.tiny("dvt"), rngs=nnx.Rngs(0))
-    model.dial = DIAL
+    model.set_dial(DIAL)
     checkpoints.save_model(model, tmp_path / "dvt.safetensors")
     assert checkpoints.load_model(tmp_path / "dvt.safetensors").dial == DIAL

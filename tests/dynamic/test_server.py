@@ -28,7 +28,7 @@ def engine(images):
     cascade = dynamic.create("cascade", networks=networks)
     engine = Engine(cascade, (-1e8, -1e8), batch_size=4, buckets=(1,), remainder="hold")
     sure = dynamic.confidence(engine(images).logits[None])[0]
-    cascade.dial = [(1e8, -1e8), (float(np.median(sure)), -1e8)]
+    cascade.set_dial([(1e8, -1e8), (float(np.median(sure)), -1e8)])
     return engine.under(cascade.dial[1])
 
 
