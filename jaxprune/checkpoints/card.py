@@ -197,8 +197,8 @@ class Card:
         """
         if self.kind == "dynamic" and kind != self.kind:
             raise UserError(
-                f"{where} holds {_KINDS[self.kind]}, which only finetune and evaluate know: use them, or open it with "
-                "checkpoints.load_model."
+                f"{where} holds {_KINDS[self.kind]}, which finetune, evaluate, benchmark and predict know: "
+                "use them, or open it with checkpoints.load_model."
             )
         if self.family != kind:
             remedies = {"model": "fine-tune it first", "mim": "give a pre-training run", "ranker": "train one first"}

@@ -60,13 +60,15 @@ class Segmented(nnx.Module):
         """Sets the steps of `dial`.
 
         Raises:
-          UserError: the thresholds of a step are not one finite number an exit.
+          UserError: the thresholds of a step are not one finite number an exit, or the last exit would keep images.
         """
         exits = len(self.segments())
         rows = [np.asarray(step, float) for step in steps]
         for row in rows:
             if row.shape != (exits,) or not np.isfinite(row).all():
                 raise UserError(f"{exits} exits need as many finite thresholds a step, not {quoted(row.tolist())}.")
+            if row[-1] > 0:
+                raise UserError(f"All images leave at the last exit: its threshold is 0 or less, and not {row[-1]:g}.")
         self._dial = tuple(tuple(row.tolist()) for row in rows)
 
     def segments(self) -> tuple[Segment, ...]:
