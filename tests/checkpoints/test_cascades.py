@@ -61,6 +61,11 @@ def test_what_cannot_be_rebuilt_is_not_saved(file, tmp_path):
         checkpoints.save_model(dynamic.create("cascade", networks=[Own()]), tmp_path / "own.safetensors")
 
 
+def test_the_last_exit_keeps_no_image(file):
+    with pytest.raises(UserError, match="leave at the last exit"):
+        file[0].set_dial([(0.5, 0.5, 0.5)])
+
+
 @pytest.mark.parametrize("dial", [[(0.5, -1e8)], [(0.5, 0.5, float("inf"))], [(0.5, 0.5, float("nan"))]], ids=str)
 def test_a_dial_has_a_threshold_an_exit(dial, file):
     with pytest.raises(UserError, match="3 exits need"):
