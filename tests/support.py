@@ -181,3 +181,21 @@ def batched_conds():
         yield records
     finally:
         rules[jax.lax.cond_p] = rule
+
+
+@contextlib.contextmanager
+def compilations():
+    """Records the seconds of every program that XLA compiles, or that JAX reads from its cache, within."""
+    seconds = []
+
+    def listener(event, duration, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            seconds.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    try:
+        yield seconds
+    finally:
+        from jax._src import monitoring
+
+        monitoring.unregister_event_duration_listener(listener)

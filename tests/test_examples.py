@@ -1,9 +1,13 @@
 """Every program in `examples/` runs as its own documentation says, with weights and without."""
 
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +103,41 @@ def test_a_pruned_network_is_served(folder):
     assert {name for _, name, _ in answers} <= set(Scenes.class_names)
     # A batch's padding and its neighbours change nothing.
     assert run(folder, "serve.py", "classify", "model.safetensors", photos(folder)[2], "--batch=2") in printed
+
+
+def test_a_cascade_is_served_over_http(folder):
+    printed = run(folder, "serve.py", "save", "cascade.safetensors", "--sizes", "32", "64", "--alpha=0.2")
+    assert re.search(r"a cascade of 2 sizes, \d+ steps on the dial", printed)
+    printed = run(folder, "serve.py", "measure", "cascade.safetensors", *photos(folder), "--rounds=2", "--batch=2")
+    assert re.search(r"engine: .* images/s\nserver: .* images/s\noverhead of the queue: -?\d", printed)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(EXAMPLES / "serve.py"), "http", "cascade.safetensors", "--port=0", "--batch=2"]
+    with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            address = re.search(r"http://[\d.]+:\d+", process.stdout.readline())[0]
+
+            def post(path, data):
+                try:
+                    with urllib.request.urlopen(f"{address}/{path}", data, timeout=60) as reply:
+                        return reply.status, json.load(reply)
+                except urllib.error.HTTPError as error:
+                    return error.code, json.load(error)
+
+            photo = photos(folder)[0].read_bytes()
+            status, answer = post("classify", photo)
+            assert status == 200 and answer["exit"] == 1 and answer["class"] in Scenes.class_names
+            for path, data in (("classify", b"no picture"), ("classify", photo[:500]), ("dial", b"2"), ("dial", b"x")):
+                status, answer = post(path, data)
+                assert status == 400 and answer["error"]
+            assert post("dial", b"1")[0] == 200 and post("elsewhere", b"1")[0] == 404
+            assert post("classify", photo)[0] == 200
+            with urllib.request.urlopen(f"{address}/metrics", timeout=60) as reply:
+                metrics = json.load(reply)
+            assert metrics["served"] == 2 and metrics["failed"] == 0 and metrics["thresholds"][0] < 1e8
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0 and "Served 2 images." in process.stdout.read()
+        finally:
+            process.kill()
 
 
 def test_a_reducer_of_another_package_is_found(folder, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxprune import dense, processes
+from jaxprune.dynamic.cascade import Cascade
 from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.files import read_text, sealed, unsealed, write_atomically
 from jaxprune.nn.recipe import Recipe
@@ -17,6 +18,7 @@ from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 CARD = "model.json"
 FORMAT = 2
 
+_NETWORKS = 16  # of a cascade, at most: equal arrays of theirs stand in the file once
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _KINDS = {
     "model": "a network",
@@ -43,6 +45,9 @@ class Card:
       scorer: how the scorer of such a plan was built: {"name", "arguments", "network": None or {"kind", "arguments",
         "preprocessing"}}; "size" where it sees the images resized, "focus" where it reads a second network.
       weights: a weights file next to the card, used if the checkpoints are not those of the network.
+      networks: the cards of a cascade's networks.
+      shared: {name of an array: name of the one in the file that is equal to it}, of a cascade.
+      dial: thresholds of a network with exits, see `dynamic.Segmented.dial`.
     """
 
     kind: str
@@ -53,6 +58,9 @@ class Card:
     plan: Plan | None = None
     scorer: dict[str, Any] | None = None
     weights: str = ""
+    networks: tuple["Card", ...] = ()
+    shared: dict[str, str] = dataclasses.field(default_factory=dict)
+    dial: tuple[tuple[float, ...], ...] = ()
 
     @classmethod
     def of(cls, model: Any, class_names: Sequence[str] = (), *, weights: str = "") -> "Card":
@@ -61,6 +69,13 @@ class Card:
         Raises:
           UserError: it was built in another way.
         """
+        dial = getattr(model, "dial", ())
+        if isinstance(model, Cascade):
+            networks = tuple(cls.of(network) for network in model.networks)
+            names = tuple(class_names)
+            return cls(
+                "dynamic", {"name": "cascade"}, model.preprocessing, "float32", names, networks=networks, dial=dial
+            )
         recipe = getattr(model, "recipe", None)
         if not isinstance(recipe, Recipe):
             raise UserError(
@@ -79,17 +94,26 @@ class Card:
             getattr(model, "plan", None),
             None if pruner is None else _scorer_recipe(pruner.scorer),
             weights,
+            dial=dial,
         )
 
     def as_json(self) -> str:
         """The card as text; `from_json` reads it."""
-        values = {
-            **vars(self),
+        return sealed(self._values())
+
+    def _values(self) -> dict[str, Any]:
+        of_exits = {
+            "networks": [network._values() for network in self.networks],
+            "shared": self.shared,
+            "dial": self.dial,
+        }
+        return {
+            **{name: value for name, value in vars(self).items() if name not in of_exits},
+            **{name: value for name, value in of_exits.items() if value},
             "format": FORMAT,
             "preprocessing": self.preprocessing.as_dict(),
             "plan": None if self.plan is None else self.plan.text,
         }
-        return sealed(values)
 
     @classmethod
     def from_json(cls, text: str, source: Any) -> "Card":
@@ -102,25 +126,31 @@ class Card:
           UserError: it is damaged.
         """
         try:
-            values = unsealed(text)
-            plan = values.get("plan")
-            _require_types(values)
-            return cls(
-                values["kind"],
-                with_tuples(values["arguments"]),
-                Preprocessing.of_dict(values["preprocessing"]),
-                values.get("dtype", "float32"),
-                tuple(values.get("class_names", ())),
-                Plan.from_text(plan) if plan else None,
-                values.get("scorer"),
-                values.get("weights", ""),
-            )
+            return cls._of_values(unsealed(text))
         except Exception as error:  # a wrong value may fail anywhere
             why = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             raise UserError(
                 f"The card in {source} is damaged ({shortened(why)}): copy it from a run of the same config, or save "
                 "the network again."
             ) from error
+
+    @classmethod
+    def _of_values(cls, values: Mapping[str, Any]) -> "Card":
+        plan = values.get("plan")
+        _require_types(values)
+        return cls(
+            values["kind"],
+            with_tuples(values["arguments"]),
+            Preprocessing.of_dict(values["preprocessing"]),
+            values.get("dtype", "float32"),
+            tuple(values.get("class_names", ())),
+            Plan.from_text(plan) if plan else None,
+            values.get("scorer"),
+            values.get("weights", ""),
+            tuple(cls._of_values(network) for network in values.get("networks", ())),
+            values.get("shared", {}),
+            tuple(tuple(step) for step in values.get("dial", ())),
+        )
 
     def write(self, workdir: str | os.PathLike) -> None:
         """Writes the card into a run directory, once in all processes."""
@@ -167,8 +197,8 @@ class Card:
         """
         if self.kind == "dynamic" and kind != self.kind:
             raise UserError(
-                f"{where} holds {_KINDS[self.kind]}, which only finetune and evaluate know: use them, or open it with "
-                "checkpoints.load_model."
+                f"{where} holds {_KINDS[self.kind]}, which finetune, evaluate, benchmark and predict know: "
+                "use them, or open it with checkpoints.load_model."
             )
         if self.family != kind:
             remedies = {"model": "fine-tune it first", "mim": "give a pre-training run", "ranker": "train one first"}
@@ -182,6 +212,10 @@ class Card:
 def _require_types(values: Mapping[str, Any]) -> None:
     """Raises a `ValueError` unless the entries of a card are of the kinds that `Card` has."""
     names, weights = values.get("class_names", ()), values.get("weights", "")
+    networks, shared, dial = (
+        values.get(name, empty) for name, empty in (("networks", []), ("shared", {}), ("dial", []))
+    )
+    is_cascade = values["kind"] == "dynamic" and values["arguments"].get("name") == "cascade"
     is_right = {
         "kind": values["kind"] in _KINDS,
         "arguments": isinstance(values["arguments"], dict) and isinstance(values["arguments"].get("name"), str),
@@ -190,6 +224,12 @@ def _require_types(values: Mapping[str, Any]) -> None:
         "plan": isinstance(values.get("plan") or "", str),
         "scorer": isinstance(values.get("scorer") or {}, dict),
         "weights": isinstance(weights, str) and Path(weights).name == weights,
+        "networks": isinstance(networks, list)
+        and (0 < len(networks) <= _NETWORKS if is_cascade else not networks)
+        and all(isinstance(network, dict) and network.get("kind") == "model" for network in networks),
+        "shared": isinstance(shared, dict) and all(isinstance(name, str) for pair in shared.items() for name in pair),
+        "dial": isinstance(dial, list)
+        and all(isinstance(step, list) and all(type(value) in (int, float) for value in step) for step in dial),
     }
     if wrong := [name for name, right in is_right.items() if not right]:
         raise ValueError(f"{wrong[0]} is {quoted(values.get(wrong[0]))}")

@@ -1,5 +1,6 @@
 """Networks in run directories and files: saved with their card, and rebuilt from it."""
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,9 @@ from safetensors.numpy import load_file, save
 from jaxprune import mim, models, processes, scoring
 from jaxprune.checkpoints.build import build, from_card, require_no_larger
 from jaxprune.checkpoints.card import CARD, Card, with_tuples
+from jaxprune.checkpoints.shared_arrays import arrays_of, of_networks, stored_once
 from jaxprune.checkpoints.store import load_params, load_running
+from jaxprune.dynamic.cascade import Cascade
 from jaxprune.errors import UserError, shortened
 from jaxprune.files import as_path, write_atomically
 from jaxprune.nn.params import split, unfilled, variables
@@ -84,7 +87,8 @@ def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str
     True
 
     Args:
-      model: a network from `models.create`, `mim.create` or `ranking.create`, optionally with a plan applied.
+      model: a network from `models.create`, `mim.create` or `ranking.create`, optionally with a plan applied; or one
+        from `dynamic.create`, such as a cascade of networks, with its `dial`.
       path: path of the file, which is overwritten.
       class_names: of a classifier.
 
@@ -96,8 +100,13 @@ def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str
         raise UserError(f"{path} would not be a .safetensors: call it {path.stem}.safetensors.")
     if not path.parent.is_dir():
         raise UserError(f"There is no directory {path.parent} to write {path.name} to: create it.")
-    arrays = {name: np.asarray(variable[...]) for name, variable in variables(model).items()}
-    write_atomically(path, save(arrays, metadata={"jaxprune": Card.of(model, class_names).as_json()}))
+    card = Card.of(model, class_names)
+    if isinstance(model, Cascade):
+        arrays, shared = stored_once(arrays_of(model))
+        card = dataclasses.replace(card, shared=shared)
+    else:
+        arrays = {name: np.asarray(variable[...]) for name, variable in variables(model).items()}
+    write_atomically(path, save(arrays, metadata={"jaxprune": card.as_json()}))
 
 
 def load_card(path: str | os.PathLike) -> Card:
@@ -162,8 +171,25 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
     weights = path / card.weights if card.weights and path.is_dir() else None
     arrays = _arrays(path, card, ema) if weights is None else read_tensors(weights)
     with from_card(path):
-        require_no_larger(card.kind, card.arguments, arrays, path)
-        return _loaded(path, card, arrays, img_size)
+        if card.networks:
+            model = _cascade(path, card, arrays, img_size)
+        else:
+            require_no_larger(card.kind, card.arguments, arrays, path)
+            model = _loaded(path, card, arrays, img_size)
+        if card.dial:
+            model.set_dial(card.dial)
+        return model
+
+
+def _cascade(path: Path, card: Card, arrays: Mapping[str, Any], img_size: Any) -> Cascade:
+    if img_size is not None:
+        raise UserError(f"{path} holds a cascade, whose networks have image sizes of their own: leave img_size out.")
+    networks = []
+    parts = of_networks(arrays, card.shared, len(card.networks), path)
+    for network, part in zip(card.networks, parts, strict=True):
+        require_no_larger(network.kind, network.arguments, part, path)
+        networks.append(_loaded(path, network, part, None))
+    return Cascade(networks)
 
 
 def _loaded(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tuple[int, int] | None) -> Any:

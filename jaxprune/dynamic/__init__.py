@@ -8,14 +8,20 @@ from jaxprune.dynamic.engine import Engine, Served
 from jaxprune.dynamic.exit_policy import confidence, exit_of, operate, thresholds
 from jaxprune.dynamic.layer_skipping import LayerSkipper
 from jaxprune.dynamic.segments import Segment, Segmented
+from jaxprune.dynamic.server import Expired, Metrics, Prediction, Refused, Server
 from jaxprune.nn.recipe import remember
 
 __all__ = [
     "Engine",
+    "Expired",
     "LayerSkipper",
+    "Metrics",
+    "Prediction",
+    "Refused",
     "Segment",
     "Segmented",
     "Served",
+    "Server",
     "confidence",
     "create",
     "exit_of",

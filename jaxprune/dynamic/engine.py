@@ -7,20 +7,21 @@ before the next segment, and go on in batches that fill a bucket, so each progra
 import copy
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxprune.dynamic.exit_policy import confidence
-from jaxprune.dynamic.segments import Segmented, State, joined, selected
+from jaxprune.dynamic.exit_policy import CONFIDENCES
+from jaxprune.dynamic.segments import Segment, Segmented, State
+from jaxprune.dynamic.stream import Answer, Stream
 from jaxprune.errors import UserError, unknown
-from jaxprune.nn.params import merge, split
+from jaxprune.nn.params import Graph, merge, split
 
 REMAINDERS = ("pad", "split", "hold")
+Spec = tuple[tuple[int, ...], Any]  # shape and dtype of an image
 
 
 class Served(NamedTuple):
@@ -35,14 +36,6 @@ class Served(NamedTuple):
     exits: Int[np.ndarray, "n"]
 
 
-class _Waiting(NamedTuple):
-    """Rows before a segment: the numbers of their images, their state, and the last exit's logits (none at first)."""
-
-    ids: np.ndarray
-    state: State
-    logits: np.ndarray | None
-
-
 class Engine:
     """Serves a segmented network under thresholds, which may be changed at any time without compiling.
 
@@ -55,7 +48,7 @@ class Engine:
 
     Args:
       model: the network.
-      thresholds: one an exit, see `exit_policy.exit_of`.
+      thresholds: one an exit, see `exit_policy.exit_of`; by default the most exact of the network's `dial`.
       batch_size: the largest bucket.
       buckets: batch sizes to compile for; by default the powers of two up to `batch_size`, and itself.
       remainder: what happens to rows that do not fill the largest bucket: "pad" fills up the smallest bucket that holds
@@ -72,7 +65,7 @@ class Engine:
     def __init__(
         self,
         model: Segmented,
-        thresholds: Sequence[float],
+        thresholds: Sequence[float] = (),
         *,
         batch_size: int = 32,
         buckets: Sequence[int] = (),
@@ -81,17 +74,23 @@ class Engine:
     ):
         if remainder not in REMAINDERS:
             raise unknown("remainder", remainder, REMAINDERS)
+        if rule not in CONFIDENCES:
+            raise unknown("confidence", rule, CONFIDENCES)
         self.buckets = buckets_of(batch_size, buckets)
         parts = split(model)
-        self._arrays, self._model, self._remainder, self._rule = {**parts.params, **parts.rest}, model, remainder, rule
-        # The graph is an argument of no program: each segment is a function of the arrays and a state.
+        self._arrays, self._model, self.remainder, self.rule = {**parts.params, **parts.rest}, model, remainder, rule
+        segments = model.segments()
+        self.exits = len(segments)
+        # The graph is an argument of no program: each segment is a function of the arrays and of what waits.
         self._segments = [
-            jax.jit(lambda arrays, state, call=segment.call: call(merge(parts.graph, arrays, {}), state))
-            for segment in model.segments()
+            jax.jit(_program(parts.graph, index, segment, index == len(segments) - 1), donate_argnames="room")
+            for index, segment in enumerate(segments)
         ]
         self._programs: dict[tuple[int, int, Any], Any] = {}
+        self._shapes: dict[Spec, list[State]] = {}
+        self._spare: dict[Spec, list[list[State]]] = {}
         self.calls: Counter[tuple[int, int]] = Counter()
-        self.thresholds = thresholds
+        self.thresholds = thresholds if len(thresholds) or not model.dial else model.dial[0]
 
     @property
     def thresholds(self) -> np.ndarray:
@@ -111,77 +110,161 @@ class Engine:
         engine.thresholds, engine.calls = thresholds, Counter()
         return engine
 
+    def turn(self, position: float) -> None:
+        """Takes the thresholds of the nearest step of the network's dial.
+
+        Args:
+          position: from 0, the most exact, to 1, the fastest.
+
+        Raises:
+          UserError: the network has no dial, or the position is outside.
+        """
+        dial = self._model.dial
+        if not dial:
+            raise UserError("This network has no dial: give it one by model.set_dial, such as certified thresholds.")
+        if not 0 <= position <= 1:
+            raise UserError(f"The dial goes from 0, the most exact, to 1, the fastest, and not to {position}.")
+        self.thresholds = dial[round(position * (len(dial) - 1))]
+
+    @property
+    def image_sides(self) -> tuple[int, ...]:
+        """(height, width) of an image, or (frames, height, width) of a clip, that the programs are compiled for."""
+        return self._model.preprocessing.sides
+
     @property
     def compilations(self) -> int:
         """Number of compiled programs: at most segments × buckets."""
         return len(self._programs)
 
+    @property
+    def capacity(self) -> int:
+        """Number of rows whose states may wait before a segment."""
+        return self.buckets[-1] * (2 if self.remainder == "hold" else 1)
+
     def warm_up(self) -> None:
         """Compiles and runs every segment for every bucket."""
+        spec = (*self._model.preprocessing.sides, 3), np.dtype(np.uint8)
+        rooms, calls = self.rooms(spec), self.calls.copy()
         for bucket in self.buckets:
-            pixels = np.zeros((bucket, *self._model.preprocessing.sides, 3), np.uint8)
-            state = self._model.begin(jnp.asarray(pixels))
-            for segment in range(len(self._segments)):
-                state, _ = self._run(segment, state)
+            places, pixels = np.zeros(bucket, int), np.zeros((bucket, *spec[0]), spec[1])
+            for segment in range(self.exits):
+                is_last, source = segment == self.exits - 1, rooms[segment] if segment else pixels
+                room, _ = self.run(
+                    *(segment, source, places if segment else None),
+                    *(None if is_last else rooms[segment + 1], places[:0]),
+                )
+                if not is_last:
+                    rooms[segment + 1] = room
+        self.calls = calls
+        self.give_back(spec, rooms)
 
     def __call__(self, images: np.ndarray) -> Served:
-        """Predicts images, pixels from 0 to 255, uint8 (n, h, w, 3)."""
-        size = self.buckets[-1]
-        batches = (images[start : start + size] for start in range(0, len(images), size))
-        served = sorted(self.stream(batches))
+        """Predicts images, pixels from 0 to 255, uint8 (n, h, w, 3).
+
+        Raises:
+          UserError: there are none.
+        """
+        if not len(images):
+            raise UserError("There is no image to predict: give one or more, (n, h, w, 3).")
+        served = sorted(self.stream([images]), key=lambda answer: answer[0])
         return Served(np.stack([row[1] for row in served]), np.array([row[2] for row in served], np.int32))
 
-    def stream(self, batches: Iterable[np.ndarray]) -> Iterator[tuple[int, np.ndarray, int]]:
+    def stream(self, batches: Iterable[np.ndarray]) -> Iterator[Answer]:
         """Yields (number of the image, logits, exit) as soon as each is known.
 
         Args:
-          batches: uint8 (n, h, w, 3), of any number of images up to the largest bucket.
+          batches: uint8 (n, h, w, 3), of any number of images, which may differ.
         """
-        queues: list[list[_Waiting]] = [[] for _ in self._segments]
-        first = 0
+        stream, first = Stream(self), 0
         for images in batches:
             ids, first = np.arange(first, first + len(images)), first + len(images)
-            queues[0].append(_Waiting(ids, self._model.begin(jnp.asarray(images)), None))
-            yield from self._drain(queues, flush=self._remainder != "hold")
-        yield from self._drain(queues, flush=True)
+            yield from stream.advance(ids, np.asarray(images), flush=self.remainder != "hold")
+        yield from stream.finish()
 
-    def _drain(self, queues: list[list[_Waiting]], *, flush: bool) -> Iterator[tuple[int, np.ndarray, int]]:
-        for segment, queue in enumerate(queues):
-            while count := self._ready(sum(len(waiting.ids) for waiting in queue), flush):
-                rows = _taken(queue, count)
-                state, logits = self._run(segment, rows.state)
-                values = np.asarray(logits[: len(rows.ids)], np.float32)
-                history = [values] if rows.logits is None else [rows.logits, values]
-                leaving = confidence(np.stack(history), self._rule)[-1] >= self._thresholds[segment]
-                if segment == len(queues) - 1:
-                    leaving = np.ones_like(leaving)
-                yield from ((int(rows.ids[row]), values[row], segment) for row in np.flatnonzero(leaving))
-                staying = np.flatnonzero(~leaving)
-                if len(staying):
-                    left = _Waiting(rows.ids[staying], selected(state, staying), values[staying])
-                    queues[segment + 1].append(left)
+    def batch_of(self, waiting: int) -> int:
+        """How many of the rows that wait before a segment go on together."""
+        if self.remainder == "split":
+            return max((bucket for bucket in self.buckets if bucket <= waiting), default=waiting)
+        return min(waiting, self.buckets[-1])
 
-    def _ready(self, waiting: int, flush: bool) -> int:
-        """How many of the waiting rows go on now."""
-        largest = self.buckets[-1]
-        if waiting >= largest or not flush:
-            return largest if waiting >= largest else 0
-        if self._remainder == "pad":
-            return waiting
-        return max((bucket for bucket in self.buckets if bucket <= waiting), default=waiting)
+    def rooms(self, spec: Spec) -> list[State]:
+        """Returns arrays for the states before each segment, `capacity` rows; None before the first.
 
-    def _run(self, segment: int, state: State) -> tuple[State, Any]:
-        """Runs a segment on a state, padded to a bucket with copies of its first row."""
-        count = len(jax.tree.leaves(state)[0])
+        Args:
+          spec: shape and dtype of an image.
+        """
+        if spec not in self._shapes:
+            self._shapes[spec] = self._states(spec)
+        try:
+            return self._spare.setdefault(spec, []).pop()
+        except IndexError:
+            zeros = lambda leaf: jax.device_put(np.zeros((self.capacity, *leaf.shape[1:]), leaf.dtype))
+            return jax.tree.map(zeros, self._shapes[spec])
+
+    def give_back(self, spec: Spec, rooms: list[State]) -> None:
+        """Takes arrays of `rooms` that are no longer used."""
+        self._spare[spec].append(rooms)
+
+    def _states(self, spec: Spec) -> list[State]:
+        """The shapes of the states before each segment, for one image."""
+        model, states = self._model, [None]
+        state = jax.eval_shape(model.begin, jax.ShapeDtypeStruct((1, *spec[0]), spec[1]))
+        for segment in model.segments()[:-1]:
+            state, _ = jax.eval_shape(lambda before, call=segment.call: call(model, before), state)
+            states.append(state)
+        return states
+
+    def run(
+        self, segment: int, source: Any, rows: np.ndarray | None, room: State, places: np.ndarray
+    ) -> tuple[State, np.ndarray]:
+        """Runs a segment for some rows, filled up to a bucket with copies of the first.
+
+        Args:
+          source: pixels for the first segment, else the array of the states before this one.
+          rows: which of these are computed; None for the first segment, which computes all.
+          room: the array of the states before the next segment, which is given away; None for the last segment.
+          places: where in it the rows' states are written; those without a place are not.
+
+        Returns:
+          The array of the states before the next segment, and the logits of the rows.
+        """
+        count = len(source if rows is None else rows)
         bucket = min(size for size in self.buckets if size >= count)
         if bucket > count:
-            state = selected(state, np.arange(bucket) * (np.arange(bucket) < count))
-        leaves, layout = jax.tree.flatten(state)
-        key = (segment, bucket, (layout, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)))
+            filled = np.arange(bucket) * (np.arange(bucket) < count)
+            source, rows = (source[filled], None) if rows is None else (source, rows[filled])
+        outside = self.capacity + np.arange(bucket - len(places))  # nothing is written there
+        leaves = jax.tree.leaves(source)
+        inputs = {
+            "source": source,
+            "rows": None if rows is None else rows.astype(np.int32),
+            "room": room,
+            "places": None if room is None else np.concatenate([places, outside]).astype(np.int32),
+        }
+        key = (segment, bucket, tuple((leaf.shape[1:], np.dtype(leaf.dtype)) for leaf in leaves))
         if key not in self._programs:
-            self._programs[key] = self._segments[segment].lower(self._arrays, state).compile()
+            self._programs[key] = self._segments[segment].lower(self._arrays, **inputs).compile()
         self.calls[segment, bucket] += 1
-        return self._programs[key](self._arrays, state)
+        room, logits = self._programs[key](self._arrays, **inputs)
+        return room, np.asarray(logits, np.float32)[:count]
+
+
+def _program(graph: Graph, index: int, segment: Segment, is_last: bool) -> Callable[..., Any]:
+    """A segment that reads its rows from the states that wait before it, and writes them before the next."""
+
+    def program(arrays: dict[str, jax.Array], source: Any, rows: Any, room: State, places: Any) -> tuple[State, Any]:
+        model = merge(graph, arrays, {})
+        if index == 0:
+            state = model.begin(source)
+        else:
+            state = jax.tree.map(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), source)
+        state, logits = segment.call(model, state)
+        if is_last:
+            return None, logits
+        write = lambda there, new: there.at[places].set(new, mode="drop", unique_indices=True)
+        return jax.tree.map(write, room, state), logits
+
+    return program
 
 
 def buckets_of(batch_size: int, buckets: Sequence[int] = ()) -> tuple[int, ...]:
@@ -198,17 +281,3 @@ def buckets_of(batch_size: int, buckets: Sequence[int] = ()) -> tuple[int, ...]:
     if sizes[0] < 1 or sizes[-1] > batch_size:
         raise UserError(f"buckets {tuple(buckets)} are not all from 1 to batch_size={batch_size}: leave them out.")
     return sizes
-
-
-def _taken(queue: list[_Waiting], count: int) -> _Waiting:
-    """Takes the first rows out of a queue."""
-    ids = np.concatenate([waiting.ids for waiting in queue])
-    state = joined([waiting.state for waiting in queue])
-    has_logits = queue[0].logits is not None
-    logits = np.concatenate([waiting.logits for waiting in queue]) if has_logits else None  # type: ignore[misc]
-    rest = np.arange(count, len(ids))
-    queue.clear()
-    if len(rest):
-        queue.append(_Waiting(ids[rest], selected(state, rest), None if logits is None else logits[rest]))
-    first = np.arange(count)
-    return _Waiting(ids[:count], selected(state, first), None if logits is None else logits[:count])

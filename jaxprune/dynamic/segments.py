@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray, UInt8
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.losses import exit_losses
 from jaxprune.preprocessing import Preprocessing
 
@@ -49,6 +49,27 @@ class Segmented(nnx.Module):
     """
 
     preprocessing: Preprocessing
+    _dial: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def dial(self) -> tuple[tuple[float, ...], ...]:
+        """Thresholds to serve under, one an exit each, from the most exact to the fastest; saved with the network."""
+        return self._dial
+
+    def set_dial(self, steps: Sequence[Sequence[float] | np.ndarray]) -> None:
+        """Sets the steps of `dial`.
+
+        Raises:
+          UserError: the thresholds of a step are not one finite number an exit, or the last exit would keep images.
+        """
+        exits = len(self.segments())
+        rows = [np.asarray(step, float) for step in steps]
+        for row in rows:
+            if row.shape != (exits,) or not np.isfinite(row).all():
+                raise UserError(f"{exits} exits need as many finite thresholds a step, not {quoted(row.tolist())}.")
+            if row[-1] > 0:
+                raise UserError(f"All images leave at the last exit: its threshold is 0 or less, and not {row[-1]:g}.")
+        self._dial = tuple(tuple(row.tolist()) for row in rows)
 
     def segments(self) -> tuple[Segment, ...]:
         """The segments, in order."""
@@ -104,13 +125,3 @@ def require_classes(counts: Sequence[int]) -> None:
         raise UserError(
             f"The exits predict {', '.join(map(str, counts))} classes: give networks with a head for the same classes."
         )
-
-
-def selected(state: State, rows: Any) -> State:
-    """Returns some rows of a state."""
-    return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0), state)
-
-
-def joined(states: Sequence[State]) -> State:
-    """Returns states one behind the other."""
-    return states[0] if len(states) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *states)

@@ -1,7 +1,7 @@
 """What networks that spend by image cost and get right: at each exit, and under thresholds for budgets."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -107,10 +107,13 @@ def measure_exits(model: Segmented, batches: Iterable[Batch], mesh: Mesh) -> Spe
     return Spent(logits, costs, labels, pictures)
 
 
-def points(spent: Spent, budgets: int = _BUDGETS) -> Table:
+def points(spent: Spent, budgets: int = _BUDGETS, *, dial: Sequence[Sequence[float]] = ()) -> Table:
     """Returns a row for each exit alone, and rows for budgets between the first and the last exit.
 
     Thresholds are chosen on every second image and measured on the others, which all rows are about.
+
+    Args:
+      dial: the network's own thresholds; some of them, evenly spread, get a row each.
     """
     fitted, measured = slice(0, None, 2), slice(1, None, 2)
     exits, count = spent.logits.shape[:2]
@@ -126,6 +129,10 @@ def points(spent: Spent, budgets: int = _BUDGETS) -> Table:
         limits = thresholds(sure[:, fitted], costs, float(budget), right=right[:, fitted])
         leaving = exit_of(sure[:, measured], limits)
         rows.append(_point(f"for {budget:.4g} GMAC", tuple(limits), leaving, spent, right, measured))
+    for step in np.unique(np.linspace(0, len(dial) - 1, min(_BUDGETS, len(dial))).round().astype(int)):
+        leaving = exit_of(sure[:, measured], np.asarray(dial[step]))
+        name = f"step {step + 1} of {len(dial)} of the dial"
+        rows.append(_point(name, tuple(dial[step]), leaving, spent, right, measured))
     return Table(rows)
 
 

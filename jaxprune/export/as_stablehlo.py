@@ -11,7 +11,7 @@ import numpy as np
 from jax import export
 
 from jaxprune.errors import UserError
-from jaxprune.export.program import as_text, describe, program
+from jaxprune.export.program import Program, as_text, describe, program
 from jaxprune.export.verify import Run, Verified, pixels, write_verified
 from jaxprune.files import as_path, write_atomically
 
@@ -67,14 +67,19 @@ def stablehlo(
     described = describe(model, network, class_names, ("jax", "flax"))
     compared = pixels(images, network.shape, model.preprocessing)
     _log.info("%s: tracing the network for %s.", path.name, ", ".join(platforms))
+    data = serialized(network, platforms)
+    differences = write_verified(path, data, load, network, compared, model.preprocessing)
+    write_atomically(path.with_name(path.name + METADATA), as_text(described) + "\n")
+    return differences
+
+
+def serialized(network: Program, platforms: Sequence[str]) -> bytes:
+    """Returns a program for any batch size as the bytes of a file."""
     (batch,) = export.symbolic_shape("batch")
     exported = export.export(jax.jit(network.call), platforms=tuple(platforms))(
         jax.ShapeDtypeStruct((batch, *network.shape), network.dtype)
     )
-    data = bytes(exported.serialize())
-    differences = write_verified(path, data, load, network, compared, model.preprocessing)
-    write_atomically(path.with_name(path.name + METADATA), as_text(described) + "\n")
-    return differences
+    return bytes(exported.serialize())
 
 
 def load(path: Path) -> Run:

@@ -73,12 +73,7 @@ def program(model: Any, inputs: str) -> Program:
             f"A {type(model).__name__} cannot be exported: give a network of models.create or checkpoints.load_model."
         )
     model = in_float32(model)
-    size = 4 * sum(math.prod(variable[...].shape) for variable in variables(model).values())
-    if size > LARGEST:
-        raise UserError(
-            f"The weights of this network take {size / 2**30:.1f} GiB, and a file of either format holds 2 GiB: export "
-            "a smaller one."
-        )
+    require_fits(model)
     graph, state = nnx.split(model)
 
     def normalized(images: Array) -> tuple[Array, ...]:
@@ -98,6 +93,20 @@ def program(model: Any, inputs: str) -> Program:
     shapes = jax.eval_shape(normalized, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
     outputs = (LOGITS, *(KEPT.format(step) for step in range(len(shapes) - 1)))
     return Program(call, normalized, inputs, shape, outputs)
+
+
+def require_fits(model: Any) -> None:
+    """Checks that the weights of a network fit into a file.
+
+    Raises:
+      UserError: they do not.
+    """
+    size = 4 * sum(math.prod(variable[...].shape) for variable in variables(model).values())
+    if size > LARGEST:
+        raise UserError(
+            f"The weights of this network take {size / 2**30:.1f} GiB, and a file of either format holds 2 GiB: export "
+            "a smaller one."
+        )
 
 
 def in_float32(model: Any) -> Any:

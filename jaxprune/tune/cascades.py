@@ -64,6 +64,44 @@ def certified_thresholds(
     Raises:
       UserError: the arrays do not fit, or there are too few images for any certificate.
     """
+    path, safest, tested = _tested(confidence, errors, costs, alpha, delta, seed)
+    return path[-1] if path else Certified(safest.thresholds, None, safest.cost, tested)
+
+
+def certified_path(
+    confidence: Float[np.ndarray, "m n"],
+    errors: Bool[np.ndarray, "m n"],
+    costs: Real[np.ndarray, "m"],
+    *,
+    alpha: float,
+    delta: float = 0.1,
+    seed: int = 0,
+) -> list[Certified]:
+    """Returns all certified thresholds on the front of cost and risk, the safest first; [] if there are none.
+
+    One δ covers all of them: with probability 1 - delta none has a risk above alpha, so that a server may move along
+    them at any time. The last one is what `certified_thresholds` returns.
+
+    >>> rng = np.random.default_rng(0)
+    >>> sure = np.stack([rng.random(400), np.ones(400)])
+    >>> wrong = np.stack([sure[0] < 0.5, np.zeros(400, bool)])
+    >>> path = certified_path(sure, wrong, np.array([1.0, 4.0]), alpha=0.1)
+    >>> len(path) > 1, path[0].cost > path[-1].cost
+    (True, True)
+
+    Args:
+      confidence, errors, costs, alpha, delta, seed: see `certified_thresholds`.
+
+    Raises:
+      UserError: as for `certified_thresholds`.
+    """
+    return _tested(confidence, errors, costs, alpha, delta, seed)[0]
+
+
+def _tested(
+    confidence: np.ndarray, errors: np.ndarray, costs: Real[np.ndarray, "m"], alpha: float, delta: float, seed: int
+) -> tuple[list[Certified], Certified, int]:
+    """The thresholds that passed, those that send every image to the last exit, and how many were tested."""
     if confidence.shape != errors.shape or confidence.shape[:1] != np.shape(costs):
         raise UserError(
             f"confidence {confidence.shape}, errors {errors.shape} and costs {np.shape(costs)} do not fit: they are of "
@@ -80,13 +118,14 @@ def certified_thresholds(
     configurations = _configurations(confidence[:, first])
     losses = np.stack([_losses(values, confidence, errors) for values in configurations])
     expected = [operate(confidence[:, first], values, costs).cost for values in configurations]
-    index, _, tests = choose(expected, losses[:, first], losses[:, second], alpha, delta)
-    if index is None:
-        safest = configurations[0]
-        return Certified(safest, None, operate(confidence[:, second], safest, costs).cost, len(tests))
-    passed = [test for test in tests if test.passed]
-    cost = operate(confidence[:, second], configurations[index], costs).cost
-    return Certified(configurations[index], passed[-1], cost, len(tests))
+    _, ranks, tests = choose(expected, losses[:, first], losses[:, second], alpha, delta)
+
+    def certified(index: int, test: Tested | None) -> Certified:
+        cost = operate(confidence[:, second], configurations[index], costs).cost
+        return Certified(configurations[index], test, cost, len(tests))
+
+    path = [certified(index, test) for index, test in zip(ranks, tests, strict=False) if test.passed]
+    return path, certified(0, None), len(tests)
 
 
 def _losses(thresholds: np.ndarray, confidence: np.ndarray, errors: np.ndarray) -> Bool[np.ndarray, "n"]:

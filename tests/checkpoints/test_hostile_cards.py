@@ -14,7 +14,7 @@ from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from jaxprune import checkpoints, mim, models, ranking
+from jaxprune import checkpoints, dynamic, mim, models, ranking
 from jaxprune.checkpoints import build, store
 from jaxprune.checkpoints import manifest as manifests
 from jaxprune.checkpoints.card import CARD, Card
@@ -89,6 +89,44 @@ def test_a_network_has_no_more_layers_than_its_file_has_tensors(change):
     for kind, arguments in (("model", network), ("mim", {"name": "distil", "teacher": ("model", network)})):
         call = lambda kind=kind, arguments=arguments: build.require_no_larger(kind, arguments, tensors, "m")
         assert "m describes a network of more than 17 tensors, and holds 1: its card is damaged" in refusal(call)
+
+
+def of_networks(**changes):
+    """A function of a cascade's card that changes the card of its first network."""
+    return lambda card: {**card, "networks": [{**card["networks"][0], **changes}, *card["networks"][1:]]}
+
+
+def arguments(**changes):
+    return {"arguments": {"name": "vit", **SIZES, **changes}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (of_networks(**arguments(depth=10**6)), "depth 1000000"),
+        (of_networks(**arguments(embed_dim=32)), "not those of the network on its card"),
+        (of_networks(**arguments(num_classes=4)), "not those of the network on its card"),
+        (of_networks(kind="mim"), "networks is"),
+        (of_networks(kind="dynamic", arguments={"name": "cascade"}, networks=[]), "networks is"),
+        (of_networks(preprocessing={}), "preprocessing"),
+        (of_networks(plan="tome@9:keep_rate=0.5"), "9"),
+        (lambda card: {**card, "networks": []}, "networks is"),
+        (lambda card: {**card, "networks": "vit"}, "networks is"),
+        (lambda card: {**card, "networks": card["networks"] * 400}, "networks is"),
+        (lambda card: {**card, "networks": card["networks"][:1] * 3}, "holds 0 tensors"),
+        (lambda card: {**card, "shared": {"networks.1.head.bias": "networks.7.head.bias"}}, "networks.7.head.bias"),
+        (lambda card: {**card, "shared": {"networks.1.head.bias": 3}}, "shared is"),
+        (lambda card: {**card, "dial": [[0.5]]}, "2 exits need"),
+        (lambda card: {**card, "dial": [[0.5, float("nan")]]}, "2 exits need"),
+        (lambda card: {**card, "dial": [[0.5, "1"]]}, "dial is"),
+        (lambda card: {**card, "dial": 3}, "dial is"),
+    ],
+)
+def test_a_cascade_is_no_more_than_its_file(change, message, tmp_path):
+    path = tmp_path / "m.safetensors"
+    checkpoints.save_model(dynamic.create("cascade", networks=[vit(), vit()]), path)
+    with_card(path, change)
+    assert message in refusal(lambda: checkpoints.load_model(path))
 
 
 @pytest.mark.parametrize("field", ["mean", "std"])

@@ -5,8 +5,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
-from jaxprune import checkpoints, commands, main
+from jaxprune import checkpoints, commands, dynamic, main, models
+from jaxprune.data import Scenes
 from jaxprune.dynamic.parts.gated import GatedNetwork
 from jaxprune.errors import UserError
 
@@ -42,6 +44,54 @@ def test_a_trained_network_is_loaded_and_evaluated(name, tmp_path):
     checkpoints.save_model(model, tmp_path / "model.safetensors")
     again = checkpoints.load_model(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(jax.jit(again)(images), logits)
+
+
+@pytest.fixture(scope="module")
+def cascade(tmp_path_factory):
+    """The file of a cascade for the classes of the built-in scenes."""
+    path = tmp_path_factory.mktemp("cascade") / "cascade.safetensors"
+    sizes = {"patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": len(Scenes.class_names)}
+    networks = [models.create("vit", img_size=side, **sizes, rngs=nnx.Rngs(side)) for side in (16, 32)]
+    model = dynamic.create("cascade", networks=networks)
+    model.set_dial([(-1e8, -1e8), (1e8, -1e8)])
+    checkpoints.save_model(model, path, class_names=Scenes.class_names)
+    return str(path)
+
+
+def run(task, workdir, **settings):
+    config = main.load_config(f"{CONFIGS}/{task}.py")
+    with config.unlocked():
+        config.update_from_flattened_dict(settings)
+    return commands.find(task)(config, workdir)
+
+
+SCENES = {"data.source": "scenes", "data.num_examples": 24, "batch_size": 8}
+
+
+def test_a_saved_cascade_predicts(cascade, tmp_path):
+    summary = run("predict", tmp_path, run=cascade, image="scenes")
+    assert summary["class"] in Scenes.class_names and summary["exit"] == 1 and Path(summary["picture"]).is_file()
+    page = (tmp_path / "report.html").read_text()
+    assert "it leaves at exit 1 of 2" in page and "What each exit says" in page
+
+
+@pytest.mark.slow
+def test_a_saved_cascade_is_measured(cascade, tmp_path):
+    speeds = run("benchmark", tmp_path / "a", run=cascade, batch_size=4, rounds=2)
+    assert list(speeds) == ["images/s, all at exit 1", "images/s, all at exit 2"]
+    speeds = run("benchmark", tmp_path / "b", run=cascade, rounds=2, num_images=16, **SCENES)
+    assert len(speeds) == 2 + 5 + 2 and min(speeds.values()) > 0
+    page = (tmp_path / "b" / "report.html").read_text()
+    assert "step 2 of 2 of the dial" in page and "Accuracy against cost" in page
+    evaluated = run("evaluate", tmp_path / "c", run=cascade, **SCENES)
+    assert evaluated["accuracy, step 1 of 2 of the dial"] == evaluated["accuracy, all at exit 1"]
+
+
+@pytest.mark.parametrize("task", ["benchmark", "evaluate"])
+@pytest.mark.parametrize("settings", [{"plans": ("tome",)}, {"img_size": 64}], ids=str)
+def test_a_cascade_takes_no_plans_and_no_other_size(task, settings, cascade, tmp_path):
+    with pytest.raises(UserError, match="no plans and no other size"):
+        run(task, tmp_path, run=cascade, **settings, **SCENES)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """An engine with exits: buckets, single images and all exits at once give the same; nothing is lost or mixed up."""
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
+from support import compilations, slow_but
 
 from jaxprune import dynamic, models, reduction
 from jaxprune.errors import UserError
@@ -82,6 +84,44 @@ def test_thresholds_move_without_compiling(cascade, images):
     assert engine.compilations == compiled
 
 
+@pytest.mark.parametrize("remainder", slow_but(["hold"], dynamic.engine.REMAINDERS))
+def test_nothing_is_compiled_after_the_warm_up(remainder, cascade, images, expected):
+    logits, thresholds, exits = expected
+    engine = dynamic.Engine(cascade, thresholds, batch_size=6, buckets=(2,), remainder=remainder)
+    with compilations() as during:
+        engine.warm_up()
+    assert len(during) == engine.compilations == 3 * len(engine.buckets) and not engine.calls
+    rng = np.random.default_rng(0)
+    picked = [rng.integers(0, len(images), rng.integers(1, 10)) for _ in range(200)]
+    order = np.concatenate(picked)
+    with compilations() as after:
+        answers = list(engine.stream(images[ids] for ids in picked))
+    assert not after and sorted(answer[0] for answer in answers) == list(range(len(order)))
+    for number, values, exit in answers:
+        assert exit == exits[order[number]]
+        np.testing.assert_allclose(values, logits[exit, order[number]], atol=2e-5)
+
+
+def test_compilations_are_noticed():
+    with compilations() as seconds:
+        jax.jit(lambda x: x + 3)(np.float32(1))
+    assert len(seconds) == 1
+
+
+def test_an_engine_that_failed_within_a_stream_goes_on(cascade, images, expected):
+    _, thresholds, exits = expected
+    engine = dynamic.Engine(cascade, thresholds, batch_size=8, buckets=(8,))
+
+    def broken():
+        yield images[:8]
+        raise RuntimeError("the client is gone")
+
+    with pytest.raises(RuntimeError, match="gone"):
+        list(engine.stream(broken()))
+    next(engine.stream([images]))
+    np.testing.assert_array_equal(engine(images).exits, exits)
+
+
 def test_padding_changes_nothing_whatever_it_holds(cascade, images, expected, monkeypatch):
     logits, thresholds, exits = expected
     one = dynamic.Engine(cascade, thresholds, batch_size=8, buckets=(8,))
@@ -115,6 +155,8 @@ def test_costs_add_up(cascade):
         (lambda cascade: dynamic.Engine(cascade, (0, 0, float("nan"))), "3 exits need"),
         (lambda cascade: dynamic.Engine(cascade, (0, 0, 0), remainder="drop"), "pad, split, hold|hold"),
         (lambda cascade: dynamic.Engine(cascade, (0, 0, 0), batch_size=4, buckets=(8,)), "not all from 1 to"),
+        (lambda cascade: dynamic.Engine(cascade, (0, 0, 0), rule="max"), "max_softmax"),
+        (lambda cascade: dynamic.Engine(cascade, (0, 0, 0))(np.zeros((0, 16, 16, 3), np.uint8)), "no image"),
     ],
 )
 def test_what_cannot_work_is_refused(call, message, cascade):

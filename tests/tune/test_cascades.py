@@ -1,10 +1,12 @@
 """Thresholds with a guarantee: it holds over many splits, and what cannot be shown is not claimed."""
 
+import functools
+
 import numpy as np
 import pytest
 
 from jaxprune.errors import UserError
-from jaxprune.tune.cascades import certified_thresholds
+from jaxprune.tune.cascades import certified_path, certified_thresholds
 
 COSTS = np.array([1.0, 2.0, 6.0])
 
@@ -18,10 +20,15 @@ def population(count, seed):
     return sure, (hard > ability + rng.normal(0, 0.1, (3, count))) & (np.arange(3) < 2)[:, None]
 
 
-def risk(thresholds, seed=10_000):
+@functools.cache
+def everybody():
+    return population(50_000, 10_000)
+
+
+def risk(thresholds):
     from jaxprune.dynamic.exit_policy import exit_of, operate
 
-    sure, wrong = population(100_000, seed)
+    sure, wrong = everybody()
     leaving = exit_of(sure, thresholds)
     return wrong[leaving, np.arange(len(leaving))].mean(), operate(sure, thresholds, COSTS).cost
 
@@ -36,6 +43,20 @@ def test_the_guarantee_holds_over_splits():
         over, costs = over + (true_risk > alpha), [*costs, cost]
     assert over <= splits * delta + 2 * np.sqrt(splits * delta * (1 - delta))
     assert np.mean(costs) < 0.75 * COSTS[-1]
+
+
+def test_one_delta_covers_the_whole_path():
+    alpha, delta, splits = 0.05, 0.1, 50
+    over, steps = 0, []
+    for seed in range(splits):
+        sure, wrong = population(500, seed)
+        path = certified_path(sure, wrong, COSTS, alpha=alpha, delta=delta, seed=seed)
+        chosen = certified_thresholds(sure, wrong, COSTS, alpha=alpha, delta=delta, seed=seed)
+        assert not path or (path[-1].thresholds == chosen.thresholds).all()
+        assert all(step.test.passed and step.test.limit <= alpha for step in path)
+        over, steps = over + any(risk(step.thresholds)[0] > alpha for step in path[::-4]), [*steps, len(path)]
+    assert over <= splits * delta + 2 * np.sqrt(splits * delta * (1 - delta))
+    assert np.mean(steps) > 3
 
 
 def halves(count, seed=0):

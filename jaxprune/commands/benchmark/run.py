@@ -10,7 +10,7 @@ from flax import nnx
 from jaxprune import models
 from jaxprune.bench.costs import BenchmarkRow, costs
 from jaxprune.bench.publish import publish
-from jaxprune.commands.benchmark import page
+from jaxprune.commands.benchmark import by_image, page
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
 from jaxprune.config import Config
 from jaxprune.dense.parts.base import DenseNetwork
@@ -43,8 +43,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Compares `config.plans` on the classifier of `config.run` or `config.model`, or on a model with random weights.
 
     Costs and speed are for one device. Accuracy is measured on all devices of `config.mesh`, if there are images, of
-    the run or of `config.data`; of a segmentation network, `segment` measures mIoU, and of a detector `detect` AP.
+    the run or of `config.data`; of a segmentation network, `segment` measures mIoU, and of a detector `detect` AP. Of a
+    network that spends by image each exit is measured, and thresholds for budgets.
     """
+    if networks.spends_by_image(config):
+        return by_image.benchmark(config, workdir)
     measured = measure(config, workdir)
     title, name = "Plans side by side", "jaxprune benchmark"
     with reporting.report_section(workdir, measured.name, title, "benchmark", name=name) as section:

@@ -3,17 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from jaxprune.checkpoints.run import is_ours, load_card, load_model
-from jaxprune.commands.shared import inputs, reporting, spending_page
+from jaxprune.bench.spending import ROUNDS
+from jaxprune.commands.shared import inputs, networks, reporting, spending_page
 from jaxprune.config import Config
-from jaxprune.errors import UserError
 from jaxprune.evaluate.spending import measure_exits
-from jaxprune.open import Classifier
-
-
-def is_of_kind(config: Config) -> bool:
-    """Whether `config.run` holds a network that spends by image."""
-    return bool(config.run) and is_ours(config.run) and load_card(config.run).kind == "dynamic"
 
 
 def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
@@ -22,18 +15,14 @@ def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
     Raises:
       UserError: plans are set, which such a network does not take.
     """
-    if config.plans:
-        raise UserError(
-            f"{config.run} holds a network that spends by image, which takes no plans: leave --config.plans out."
-        )
-    model, names = load_model(config.run), load_card(config.run).class_names
+    classifier = networks.by_image(config, config.plans)
+    model = classifier.model
     config = inputs.with_data_of(config.run, model.preprocessing, config)
-    labels = names or tuple(map(str, range(model.num_classes)))
-    source = inputs.held_out(config, Classifier(model, labels, config.run))
+    source = inputs.held_out(config, classifier)
     spent = measure_exits(model, inputs.eval_batches(config, source), inputs.mesh(config))
     title, slug = "Cost and accuracy", f"spending-{Path(config.run).name}"
     with reporting.report_section(workdir, config.run, title, slug) as section:
-        rows = spending_page.describe(section, model, spent, times=True)
+        rows = spending_page.describe(section, model, spent, rounds=ROUNDS)
         reporting.broken_files(section, source)
     print(rows.text())
     last = rows[len(spent.logits) - 1]

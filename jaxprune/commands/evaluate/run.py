@@ -22,7 +22,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     The classifier and its plans see every image once, in one pass. A network that spends by image is evaluated at all
     its exits, and under thresholds for budgets.
     """
-    if by_image.is_of_kind(config):
+    if networks.spends_by_image(config):
         return by_image.evaluate(config, workdir)
     classifier = networks.classifier(config)
     model, names, origin = classifier

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.commands.predict import objects, picture, pixels
+from jaxprune.commands.predict import exits, objects, picture, pixels
 from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.config import Config
 from jaxprune.data.clips import one_view
@@ -24,6 +24,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return pixels.run(config, workdir)
     if networks.detects(config):
         return objects.run(config, workdir)
+    if networks.spends_by_image(config):
+        return exits.run(config, workdir)
     model, names, origin = networks.classifier(config)
     views = {"num_clips": config.data.num_clips, "num_crops": config.data.num_crops}
     prepared = open_pictures(config.image, model.preprocessing, seed=config.seed, **views).read(0)

@@ -1,6 +1,7 @@
 """Builds networks, plans and scorers from a config."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,29 @@ def segments(config: Config) -> bool:
 def detects(config: Config) -> bool:
     """Whether `config.run` is that of a detector."""
     return bool(config.run) and is_ours(config.run) and checkpoints.load_card(config.run).family == "detector"
+
+
+def spends_by_image(config: Config) -> bool:
+    """Whether `config.run` is that of a network that spends by image."""
+    return bool(config.run) and is_ours(config.run) and checkpoints.load_card(config.run).family == "dynamic"
+
+
+def by_image(config: Config, plans: Sequence[str] = ()) -> Classifier:
+    """Opens the network that spends by image of `config.run`.
+
+    Args:
+      plans: that are asked for.
+
+    Raises:
+      UserError: plans or another image size are set, which such a network does not take.
+    """
+    if plans or config.img_size:
+        raise UserError(
+            f"{config.run} holds a network that spends by image, which takes no plans and no other size of images: "
+            "leave --config.plans and --config.img_size out."
+        )
+    model, names = checkpoints.load_model(config.run), checkpoints.load_card(config.run).class_names
+    return Classifier(model, names or tuple(map(str, range(model.num_classes))), config.run)
 
 
 def with_stride(record: Preprocessing, frame_stride: int) -> Preprocessing:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxprune.bench.spending import ROUNDS, timed
+from jaxprune.bench.spending import timed
 from jaxprune.dynamic import Segmented
 from jaxprune.dynamic.parts.gated import GatedNetwork
 from jaxprune.evaluate.spending import Spent, pictures_by_exit, points
@@ -21,19 +21,21 @@ _EXITS = (
 )
 
 
-def describe(section: Section, model: Segmented, spent: Spent, *, times: bool = False) -> Table:
+def describe(section: Section, model: Segmented, spent: Spent, *, rounds: int = 0, batch_size: int = 32) -> Table:
     """Adds the table, the plot and the pictures; returns the table.
 
     Args:
-      times: whether to measure the speed of each row, too.
+      rounds: of measuring the speed of each row; 0: it is not measured.
+      batch_size: the largest number of images that are computed together while it is.
     """
-    rows = points(spent)
-    rows = timed(model, rows, np.stack(spent.pictures)) if times else rows
+    rows = points(spent, dial=model.dial)
+    if rounds:
+        rows = timed(model, rows, np.stack(spent.pictures), batch_size=batch_size, rounds=rounds)
     section.text(_GATED if isinstance(model, GatedNetwork) else _EXITS)
-    speed = f". Images a second: {spread.ranges(ROUNDS)}" if times else ""
+    speed = f". Images a second: {spread.ranges(rounds)}" if rounds else ""
     caption = f"Accuracy with its 95 % interval (Wilson), and the cost of an image: mean, 5 % and 95 %{speed}."
     section.table(rows, caption=caption)
-    ways = {"each exit for all": "all at", "thresholds for a budget": "for"}
+    ways = {"each exit for all": "all at", "thresholds for a budget": "for", "steps of its dial": "step"}
     series, labels = {}, {}
     for name, beginning in ways.items():
         group = [row for row in rows if row.leaving.startswith(beginning)]
@@ -42,7 +44,7 @@ def describe(section: Section, model: Segmented, spent: Spent, *, times: bool = 
             labels[name] = [row.leaving for row in group]
     section.figure(
         scatter_plot(series, "GMAC an image", "accuracy", "Accuracy against cost", labels=labels, shares=True),
-        "Each exit for all images, and thresholds for budgets.",
+        "Each exit for all images, and thresholds for budgets" + ", and the network's dial." * bool(model.dial),
     )
     if pictures := pictures_by_exit(spent):
         section.gallery([picture for picture, _ in pictures], [caption for _, caption in pictures])

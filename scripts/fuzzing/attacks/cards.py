@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from attacks import Case
 from attacks.mutations import mutated
-from jaxprune import checkpoints, dense, mim, models, ranking, reduction, scoring
+from jaxprune import checkpoints, dense, dynamic, mim, models, ranking, reduction, scoring
 from jaxprune.files import sealed, unsealed
 from jaxprune.models.convnet import ConvNet
 
@@ -41,6 +41,7 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "a network with a scorer": _guided,
     "a pre-training framework": lambda: mim.create("mae", **SIZES, **_DECODER, rngs=nnx.Rngs(0)),
     "a ranker": lambda: ranking.create("vit", **SIZES, rngs=nnx.Rngs(0)),
+    "a cascade": lambda: dynamic.create("cascade", networks=[_under_a_plan(), _vit()]),
     "a segmentation network": lambda: dense.create("linear", encoder="vit", num_classes=3, **SIZES, rngs=nnx.Rngs(0)),
 }
 

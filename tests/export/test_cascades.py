@@ -1,0 +1,78 @@
+"""An exported cascade answers as its engine does, in plain JAX and in ONNX Runtime."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxprune import dynamic, export, models
+from jaxprune.errors import UserError
+from jaxprune.export import as_onnx, verify
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SIZES = {"patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 3}
+SPREAD = nnx.initializers.normal(0.3)
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture(scope="module")
+def cascade():
+    networks = [
+        models.create("vit", img_size=side, **SIZES, kernel_init=SPREAD, rngs=nnx.Rngs(side)) for side in (8, 16)
+    ]
+    return dynamic.create("cascade", networks=networks)
+
+
+def agree(cascade, folder, monkeypatch):
+    images = np.random.default_rng(0).integers(0, 256, (7, 16, 16, 3)).astype(np.uint8)
+    engine = dynamic.Engine(cascade, (-1e8, -1e8), batch_size=4, buckets=(4,))
+    confidence = np.sort(dynamic.confidence(engine(images).logits[None])[0])
+    cascade.set_dial([(1e8, -1e8), (float(confidence[2:4].mean()), -1e8)])
+    found = export.cascade(cascade, folder, format=folder.name, batch_size=4, class_names=NAMES, platforms=("cpu",))
+    assert [(v.images, v.ties) for v in found] == [(8, 0)] * 2 and max(v.difference for v in found) <= verify.TOLERANCE
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    serve = importlib.import_module("serve_cascade")
+    for position, dial in enumerate(cascade.dial):
+        served, (logits, exits) = engine.under(dial)(images), serve.Loader(folder, position)(images)
+        np.testing.assert_array_equal(exits, served.exits)
+        np.testing.assert_allclose(logits, served.logits, atol=2e-5)
+        assert sorted(exits) == ([1] * 7 if position == 0 else [0] * 4 + [1] * 3)
+    about = json.loads((folder / "cascade.json").read_text())
+    assert about["buckets"] == [1, 2, 4] and about["class_names"] == list(NAMES)
+    assert [segment["gmacs"] for segment in about["segments"]] == [s.cost for s in cascade.segments()]
+
+
+@pytest.mark.slow
+def test_stablehlo_agrees_with_the_engine(cascade, tmp_path, monkeypatch):
+    agree(cascade, tmp_path / "stablehlo", monkeypatch)
+    np.save(tmp_path / "images.npy", np.zeros((3, 16, 16, 3), np.uint8))
+    command = [sys.executable, EXAMPLES / "serve_cascade.py", tmp_path / "stablehlo", tmp_path / "images.npy"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("exit 1: ") == 3, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    any(as_onnx.importlib.util.find_spec(name) is None for name in as_onnx.NEEDED), reason="needs jaxprune[export]"
+)
+def test_onnx_agrees_with_the_engine(cascade, tmp_path, monkeypatch):
+    agree(cascade, tmp_path / "onnx", monkeypatch)
+
+
+def test_what_cannot_be_exported_is_refused(cascade, tmp_path):
+    (tmp_path / "file").write_text("")
+    for model, folder, options, message in (
+        (cascade.networks[0], "a", {}, "is no cascade"),
+        (cascade, "a", {"format": "onyx"}, "onnx"),
+        (cascade, "a", {"class_names": ("a",)}, "1 class names for 3 classes"),
+        (cascade, "a", {"batch_size": 0}, "not all from 1"),
+        (cascade, "file", {}, "is a file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            export.cascade(model, tmp_path / folder, **options)
+    assert not (tmp_path / "a").exists()
