@@ -9,12 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dense_runs import assert_a_killed_run_ends_as_another, on_one_and_eight
+from flax import nnx
 from PIL import Image
 
-from jaxprune import checkpoints, commands, main
+from jaxprune import checkpoints, commands, main, models
 from jaxprune.commands.segment import networks
+from jaxprune.commands.shared import dense_networks
 from jaxprune.data.maps.scenes import SceneMaps
 from jaxprune.errors import UserError
+from jaxprune.evaluate.contestants import gflops
+from jaxprune.flops.scorers import scorer_flops
+from jaxprune.flops.segmenters import of_segmenter
+from jaxprune.nn.params import split
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs/dense"
 
@@ -58,12 +64,13 @@ def test_a_trained_network_is_tested_under_plans(trained, tmp_path):
     made = config("scenes.py:smoke", segmenter=str(workdir), plans=("topk", "tome"), keep_rate=0.5)
     made.data.source = ""
     tested = run(made, tmp_path / "plans")
-    assert tested["miou"] == pytest.approx(summary["miou"], abs=1e-6) and list(tested["plans"])[1:] == ["topk", "tome"]
+    assert tested["miou"] == pytest.approx(summary["miou"], abs=1e-6)
+    assert list(tested["plans"]) == ["dense", "topk", "tome", "img_size=24"]
     assert tested["plans"]["dense"]["agreement"] == 1 and tested["plans"]["topk"]["agreement"] < 1
     assert tested["plans"]["topk"]["gflops"] < tested["plans"]["dense"]["gflops"]
     assert "difference" in (tmp_path / "plans/report.html").read_text()
     with (tmp_path / "plans/plans.csv").open() as file:
-        assert [row["plan"] for row in csv.DictReader(file)] == ["dense", "topk", "tome"]
+        assert [row["plan"] for row in csv.DictReader(file)] == list(tested["plans"])
 
 
 @pytest.mark.slow
@@ -84,10 +91,10 @@ def test_a_frozen_encoder_keeps_its_weights_and_its_features_give_what_the_netwo
 def folder(root, count=6):
     """Scenes as files: images, and maps with values from 1, 0 where there is no class."""
     scenes = SceneMaps(count, (40, 48))
-    for split in ("train", "test"):
+    for part in ("train", "test"):
         for i in range(count):
             for kind, array in (("images", scenes[i]["image"]), ("annotations", scenes[i]["label_map"] + 1)):
-                place = root / split / kind
+                place = root / part / kind
                 place.mkdir(parents=True, exist_ok=True)
                 array = array.copy()
                 if kind == "annotations":
@@ -127,6 +134,43 @@ def test_wrong_settings_are_said_at_once(tmp_path):
     made.test.scales = (1.0, 2.0)
     with pytest.raises(UserError, match="one scale"):
         run(made, tmp_path)
+
+
+def proposal(folder):
+    """A scorer that reads a ConvNet of its own, as text."""
+    tiny = models.create("resnet18", **models.tiny("resnet18"), num_classes=3, rngs=nnx.Rngs(1))
+    checkpoints.save_model(tiny, folder / "proposal.safetensors")
+    return f"papr:run={folder / 'proposal.safetensors'}"
+
+
+def test_a_plan_by_scores_takes_the_scorer_of_the_config_and_counts_its_cost(tmp_path):
+    made = config("scenes.py:smoke,head=linear", plan="from_scores:keep_rate=0.5")
+    with pytest.raises(UserError, match=r"config\.plan='from_scores.*give config\.scorer"):
+        run(made, tmp_path)
+    made.data.mean = (0.5, 0.4, 0.3)
+    made.scorer = proposal(tmp_path)
+    network = networks.new(made, 11)
+    scorer = network.pruner.scorer.scorer
+    assert scorer.normalised == ((0.5, 0.4, 0.3), tuple(made.data.std)) and scorer.grid == network.encoder.grid
+    assert not [name for name in split(network).params if "scorer" in name]
+    ranked = gflops(network) - of_segmenter(network).total / 1e9
+    assert ranked == pytest.approx(scorer_flops(network.pruner.scorer, (32, 32)) / 1e9) and ranked > 0
+    made.update(plan="", plans=("from_scores:keep_rate=0.5",), smaller_images=False)
+    dense, fewer = dense_networks.under_plans(made, networks.new(made, 11)).values()
+    assert dense.pruner is None and gflops(fewer) == gflops(network)
+
+
+@pytest.mark.slow
+def test_a_network_is_trained_and_tested_with_a_scorer(tmp_path):
+    scorer = proposal(tmp_path)
+    made = config("scenes.py:smoke,head=segvit", plan="from_scores:keep_rate=0.5", scorer=scorer)
+    summary = run(made, tmp_path / "run")
+    assert summary["plan"].startswith("from_scores")
+    made = config("scenes.py:smoke", segmenter=str(tmp_path / "run"), plans=("from_scores:keep_rate=0.8",))
+    made.update(scorer=scorer)
+    made.data.source = ""
+    tested = run(made, tmp_path / "plans")
+    assert tested["miou"] == pytest.approx(summary["miou"], abs=1e-6) and len(tested["plans"]) == 2
 
 
 COMMAND = [

@@ -120,7 +120,13 @@ def _loss(config: Config, parts: Split, frozen: dict[str, jax.Array]) -> LossFn:
 
 
 def _measured(
-    config: Config, arrays: Any, source: Any, truth: Truth, mesh: Any, last: bool = True
+    config: Config,
+    arrays: Any,
+    source: Any,
+    truth: Truth,
+    mesh: Any,
+    last: bool = True,
+    sides: dict[str, int] | None = None,
 ) -> dict[str, DetectionOutcome]:
     return measure(
         arrays,
@@ -129,6 +135,7 @@ def _measured(
         preprocessing(config),
         mesh,
         batch_size=config.test_batch or config.batch_size,
+        sides=sides,
         masks=config.data.masks != "none",
         intervals=last,
         pictures=config.pictures if last else 0,
@@ -167,11 +174,12 @@ def _test(config: Config, workdir: Path) -> dict[str, Any]:
     inputs.require_same_classes(class_names, source, config.detector)
     truth, by_plan = Truth.of(source), dense_networks.under_plans(config, network)
     arrays = dense_networks.arrays(by_plan)
+    sides = {name: max(detector.preprocessing.sides) for name, detector in by_plan.items()}
     return dense_networks.conclude_test(
         config,
         workdir,
         by_plan,
-        _measured(config, arrays, source, truth, shared_inputs.mesh(config)),
+        _measured(config, arrays, source, truth, shared_inputs.mesh(config), sides=sides),
         source,
         macs=lambda detector: of_detector(detector).total,
         scores=_scores,

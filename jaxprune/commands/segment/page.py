@@ -75,7 +75,7 @@ def describe(
     with reporting.report_section(workdir, workdir.name, title, f"segment-{workdir.name}") as section:
         _head(section, config, workdir, summary)
         if len(tests) > 1:
-            _plans(section, workdir, tests)
+            _plans(section, workdir, tests, windows=config.test.mode == "slide")
         rows = _classes(first, class_names)
         rows.write_csv(workdir / "classes.csv")
         section.table(rows, caption=f"Classes: IoU with its {BOOTSTRAP}; share of the labelled pixels.")
@@ -101,7 +101,7 @@ def _head(section: Section, config: Config, workdir: Path, summary: Mapping[str,
         reporting.curves(section, records, {"eval/miou": "held-out"}, "mIoU", shares=True)
 
 
-def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested[Outcome]]) -> None:
+def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested[Outcome]], *, windows: bool) -> None:
     (_, dense), *_ = tests.items()
     rows = []
     for name, (outcome, gflops, cost) in tests.items():
@@ -120,6 +120,7 @@ def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested[Outcome]]
         columns=("agreement", "pixel_accuracy"),
         caption=f"Each network, with the {BOOTSTRAP}; difference: of mIoU from the first row, on the same images; "
         "agreement: mean share of pixels with the first row's class. GFLOPs of one image or window, head included.",
+        windows=windows,
     )
 
 

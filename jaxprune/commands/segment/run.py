@@ -138,7 +138,9 @@ def _reported(network: Any, shares: Any, running: dict[str, jax.Array]) -> dict[
     return metrics
 
 
-def _measured(config: Config, contestants: dict, source: Any, mesh: Any, pictures: int) -> dict[str, Outcome]:
+def _measured(
+    config: Config, contestants: dict, source: Any, mesh: Any, pictures: int, sizes: dict[str, Any] | None = None
+) -> dict[str, Outcome]:
     record = preprocessing(config)
     return measure(
         contestants,
@@ -147,6 +149,7 @@ def _measured(config: Config, contestants: dict, source: Any, mesh: Any, picture
         record,
         mesh,
         batch_size=config.test.batch_size or config.batch_size,
+        sizes=sizes,
         pictures=pictures,
         num_threads=config.data.num_threads,
         process_index=jax.process_index(),
@@ -181,11 +184,12 @@ def _test(config: Config, workdir: Path) -> dict[str, Any]:
     shared_inputs.require_classes(source, len(class_names), config.segmenter)
     by_plan = dense_networks.under_plans(config, network)
     arrays, mesh = dense_networks.arrays(by_plan), shared_inputs.mesh(config)
+    sizes = {name: segmenter.preprocessing.img_size for name, segmenter in by_plan.items()}
     return dense_networks.conclude_test(
         config,
         workdir,
         by_plan,
-        _measured(config, arrays, source, mesh, config.pictures),
+        _measured(config, arrays, source, mesh, config.pictures, sizes),
         source,
         macs=lambda segmenter: of_segmenter(segmenter).total,
         scores=_scores,

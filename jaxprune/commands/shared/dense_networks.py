@@ -18,7 +18,7 @@ from jaxprune.commands.shared.dense_page import Tested
 from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.config import Config
 from jaxprune.errors import UserError
-from jaxprune.evaluate.contestants import contestant
+from jaxprune.evaluate.contestants import contestant, contestants, on_smaller_images
 from jaxprune.nn.params import Split, split
 from jaxprune.reduction import DENSE
 
@@ -55,7 +55,9 @@ def new(config: Config, **arguments: Any) -> Any:
         door.initialise(network.encoder, start)
     network.preprocessing = preprocessing(config)
     if config.plan:
-        network = reduction.apply(network, networks.plan(config, config.plan), rngs=nnx.Rngs(config.seed))
+        plan = networks.plan(config, config.plan)
+        scorer = networks.guide(config, network) if plan.at_input else None
+        network = reduction.apply(network, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
     return network
 
 
@@ -87,13 +89,15 @@ def plan_text(network: Any) -> str | None:
 
 
 def under_plans(config: Config, network: Any) -> dict[str, Any]:
-    """Returns the network as it is, and under each of `config.plans`."""
+    """Returns the network as it is, under each of `config.plans`, and on smaller images of about their FLOPs."""
     first = DENSE if network.plan is None else network.plan.text
-    reduced = {
-        text: reduction.apply(network, plan, rngs=nnx.Rngs(config.seed))
-        for text, plan in networks.plans(config).items()
-    }
-    return {first: network, **reduced}
+    plans = networks.plans(config)
+    scorer = networks.guide(config, network) if any(plan.at_input for plan in plans.values()) else None
+    candidates = contestants(network, plans, scorer=scorer, seed=config.seed)
+    if config.smaller_images and plans:
+        candidates |= on_smaller_images(candidates)
+    (_, *others) = candidates
+    return {first: network, **{name: candidates[name].model for name in others}}
 
 
 def with_recorded(config: Config, origin: str, network: Any, img_size: int | tuple[int, int], remedy: str) -> Config:

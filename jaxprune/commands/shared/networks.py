@@ -12,6 +12,8 @@ from jaxprune import open as door
 from jaxprune.checkpoints.run import is_ours
 from jaxprune.config import Config
 from jaxprune.errors import UserError
+from jaxprune.nn.around_host import host_of
+from jaxprune.nn.params import copied
 from jaxprune.nn.patch_embed import pair
 from jaxprune.open import Classifier, NetworkCache, Origin, ScorerSet
 from jaxprune.preprocessing import Preprocessing
@@ -168,14 +170,20 @@ def guide(config: Config, model: Any) -> Scorer | None:
 
     The default ConvNet is EfficientNet-Lite0.
 
+    Args:
+      model: the network whose patches it ranks, or one around it.
+
     Raises:
       UserError: the network has no patches to drop, or the text names no scorer.
     """
     if not config.scorer:
         return None
-    require_tokens(model)
-    networks = NetworkCache(host=model, proposal=proposal(PROPOSAL), seed=config.seed)
-    record = model.preprocessing
+    host, record = host_of(model), model.preprocessing
+    require_tokens(host)
+    if host is not model:
+        host = copied(host)
+        host.preprocessing = record
+    networks = NetworkCache(host=host, proposal=proposal(PROPOSAL), seed=config.seed)
     opened = door.open_scorers([config.scorer], networks, preprocessing=record, seed=config.seed)
     return door.resized_inputs(opened).scorers[config.scorer]
 

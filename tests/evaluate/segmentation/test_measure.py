@@ -5,16 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from support import slow_but
 
 from jaxprune import dense, parallel, processes
 from jaxprune.data.maps.scenes import SceneMaps
 from jaxprune.errors import UserError
 from jaxprune.evaluate import Forward, run_over
 from jaxprune.evaluate.segmentation.at_test import TestTime as Time
-from jaxprune.evaluate.segmentation.at_test import shapes_of
+from jaxprune.evaluate.segmentation.at_test import groups, shapes_of
 from jaxprune.evaluate.segmentation.measure import measure
 from jaxprune.measures.segmentation import Areas, confusion, image_scores, intervals, paired_intervals, scores
 from jaxprune.nn.params import split
+from jaxprune.open.rivals import rival
 from jaxprune.preprocessing import Preprocessing
 
 RECORD = Preprocessing((32, 32), crop="none", exif=False)
@@ -22,6 +24,8 @@ RECORD = Preprocessing((32, 32), crop="none", exif=False)
 
 class Cut(SceneMaps):
     """Scenes of three sizes, some pixels of which have no class."""
+
+    SHAPES = ((40, 48), (32, 40), (44, 36))
 
     def __getitem__(self, index):
         example = super().__getitem__(index)
@@ -31,7 +35,7 @@ class Cut(SceneMaps):
         return {**example, "image": example["image"][:rows, :columns], "label_map": label_map}
 
     def size(self, index):
-        return ((40, 48), (32, 40), (44, 36))[index % 3]
+        return self.SHAPES[index % 3]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +72,20 @@ def test_scores_are_those_of_each_image_alone(network, mode):
         np.testing.assert_array_equal(picture.label_map, source[picture.index]["label_map"])
 
 
+@pytest.mark.parametrize("mode", slow_but(["whole"], ["whole", "slide"]))
+def test_a_network_on_smaller_images_stands_beside_another_in_one_pass(network, mode):
+    source, time, small = Cut(5, 48), Time((32, 32), mode, (64, 36)), rival(network, "img_size=24x16")
+    networks = {"dense": network, "small": small}
+    arrays = {name: (split(net), {**split(net).params, **split(net).rest}) for name, net in networks.items()}
+    mesh, sizes = parallel.make_mesh(), {"small": (24, 16)}
+    both = measure(arrays, source, time, RECORD, mesh, batch_size=4, sizes=sizes)
+    for name, net in networks.items():
+        alone = outcome(net, source, time.at(sizes.get(name, time.size)))
+        np.testing.assert_array_equal(both[name].confusion.sum(1), alone.confusion.sum(1))
+        assert np.abs(both[name].confusion - alone.confusion).max() <= 4
+    assert (both["dense"].agreement == 1).all() and both["small"].agreement.mean() < 1
+
+
 class _One:
     num_frames, exif = 0, False
 
@@ -91,8 +109,10 @@ def test_sizes_and_canvases():
     assert time.boxes() == ((64, 36), (96, 54)) and time.canvases((40, 48)) == ((52, 52), (72, 72))
     assert Time((512, 512), "slide", (2048, 512)).step == (341, 341) and Time((32, 32)).window == ()
     assert shapes_of(Cut(3, 48)) == [(40, 48), (32, 40), (44, 36)]
-    groups = time.groups(shapes_of(Cut(6, 48)))
-    assert sorted(index for indices, _ in groups for index in indices) == list(range(6))
+    ways = groups((time, time.at((24, 24))), shapes_of(Cut(6, 48)))
+    assert sorted(index for indices, _ in ways for index in indices) == list(range(6))
+    assert all(way.sizes == ((64, 36), (96, 54), (48, 27), (72, 41)) for _, way in ways)
+    assert {way.canvases[2:] for _, way in ways} == {time.at((24, 24)).canvases(Cut.SHAPES[k]) for k in range(3)}
     with pytest.raises(UserError, match="Choose one of: slide, whole"):
         Time((32, 32), "crop")
     with pytest.raises(UserError, match="one scale"):
