@@ -10,7 +10,8 @@ import jax
 from flax import nnx
 
 from jaxprune import flops, reduction
-from jaxprune.dense import Detections, Detector, Segmenter
+from jaxprune.dense import Detections, Detector, Segmenter, TokenEngine
+from jaxprune.dense.dtop import DToP
 from jaxprune.errors import UserError
 from jaxprune.flops.detectors import of_detector
 from jaxprune.flops.scorers import scorer_flops
@@ -124,10 +125,10 @@ def _on_smaller_maps(dense: Any, costs: Sequence[float]) -> dict[str, Contestant
 
     full, counts = gflops(dense), set()
     fewest = 2  # rows: the coarsest map of a pyramid has half as many
-    for wanted in costs:
-        if wanted < full:
-            nearest = max(min(round(rows * (wanted / full) ** 0.5), rows - 1), fewest)
-            distance = lambda count, wanted=wanted: abs(cost(count) - wanted) if fewest <= count < rows else math.inf
+    for target in costs:
+        if target < full:
+            nearest = max(min(round(rows * (target / full) ** 0.5), rows - 1), fewest)
+            distance = lambda count, target=target: abs(cost(count) - target) if fewest <= count < rows else math.inf
             for step in (1, -1):
                 while distance(nearest + step) < distance(nearest):
                     nearest += step
@@ -145,6 +146,31 @@ def logits(network: Any, images: jax.Array) -> Any:
     """Returns the logits of a classifier, (b, c), or of a segmentation network, (b, h, w, k); a detector's objects."""
     outputs = network(images)
     return outputs if isinstance(outputs, jax.Array | Detections) else outputs[0]
+
+
+class ExitRunner:
+    """Calls of a segmentation network with exits on fixed images, without the tokens that have left.
+
+    Args:
+      model: the network.
+      images: normalised images, (b, h, w, c).
+
+    Attributes:
+      program: None: a call consists of several programs.
+    """
+
+    program = None
+
+    def __init__(self, model: DToP, images: jax.Array):
+        self._engine, self._images = TokenEngine(model), images
+
+    def __call__(self) -> Any:
+        return jax.block_until_ready(self._engine(self._images))
+
+
+def runner(model: Any, images: jax.Array) -> "Runner | ExitRunner":
+    """Returns what times a network on images."""
+    return (ExitRunner if isinstance(model, DToP) else Runner)(model, images)
 
 
 class Runner:

@@ -13,6 +13,7 @@ from flax import nnx
 from PIL import Image
 
 from jaxprune import checkpoints, commands, main, models
+from jaxprune.commands.predict import pixels as predict_pixels
 from jaxprune.commands.segment import networks
 from jaxprune.commands.shared import dense_networks
 from jaxprune.data.maps.scenes import SceneMaps
@@ -165,7 +166,7 @@ def test_a_network_is_trained_and_tested_with_a_scorer(tmp_path):
     scorer = proposal(tmp_path)
     made = config("scenes.py:smoke,head=segvit", plan="from_scores:keep_rate=0.5", scorer=scorer)
     summary = run(made, tmp_path / "run")
-    assert summary["plan"].startswith("from_scores")
+    assert "from_scores" in summary["plan"]
     made = config("scenes.py:smoke", segmenter=str(tmp_path / "run"), plans=("from_scores:keep_rate=0.8",))
     made.update(scorer=scorer)
     made.data.source = ""
@@ -210,7 +211,60 @@ def test_predict_benchmark_and_export_take_a_segmentation_network(trained, tmp_p
     made = main.load_config(str(root / "export.py"))
     made.update(run=str(workdir), formats=("stablehlo",), plan="topk:keep_rate=0.5", reduction_loc=(1,))
     assert Path(commands.find("export")(made, tmp_path / "export")["stablehlo"]).is_file()
-    made = main.load_config(str(root / "evaluate.py"))
-    made.update(run=str(workdir))
-    with pytest.raises(UserError, match=r"holds a segmentation network.*use the command segment"):
+
+
+@pytest.mark.slow
+def test_evaluate_is_the_test_of_the_run_and_visualize_draws_it(trained, tmp_path):
+    workdir, summary = trained
+    made = main.load_config(str(CONFIGS.parent / "evaluate.py"))
+    made.update(run=str(workdir), plans=("topk",), reduction_loc=(1,), keep_rate=0.5, smaller_images=False)
+    tested = commands.find("evaluate")(made, tmp_path / "evaluate")
+    assert tested["miou"] == pytest.approx(summary["miou"], abs=1e-6) and list(tested["plans"]) == ["dense", "topk"]
+    made.img_size = 16
+    with pytest.raises(UserError, match="or use the command segment"):
         commands.find("evaluate")(made, tmp_path / "evaluate")
+    made = main.load_config(str(CONFIGS.parent / "visualize.py"))
+    made.update(run=str(workdir), num_images=3)
+    assert commands.find("visualize")(made, tmp_path / "visualize") == {"images": 3}
+    page = (tmp_path / "visualize/report.html").read_text()
+    assert page.count("predictions, mIoU") >= 3 and "Legend" in page
+
+
+@pytest.mark.slow
+def test_a_picture_is_segmented_as_the_run_tests(tmp_path):
+    """By windows, mirrored too: the classes are those of the test; under a plan they differ."""
+    made = config("ade20k.py:smoke", batch_size=2, steps=2)
+    made.test = {"mode": "slide", "stride": (20, 20), "flip": True, "scales": (1.0, 1.5), "batch_size": 0}
+    root = folder(tmp_path / "data", count=1)
+    made.data.update(source="folder", path=str(root), classes=str(root / "classes.txt"), reduce_zero_label=True)
+    summary = run(made, tmp_path / "run")
+    made = main.load_config(str(CONFIGS.parent / "predict.py"))
+    made.update(run=str(tmp_path / "run"), image=str(root / "test/images/0.png"))
+    pixels = predict_pixels.classes_of(made)
+    labels = np.array(Image.open(root / "test/annotations/0.png"))
+    assert pixels.shape == labels.shape == (40, 48)
+    right = (pixels == labels.astype(int) - 1) & (labels > 0)
+    assert right.sum() / (labels > 0).sum() == pytest.approx(summary["aacc"], abs=1e-6)
+    made.update(plan="topk:keep_rate=0.3", reduction_loc=(1,))
+    assert (predict_pixels.classes_of(made) != pixels).any()
+
+
+@pytest.mark.slow
+def test_tokens_that_leave_are_counted_and_timed(tmp_path):
+    made = config("scenes.py:smoke,head=dtop")
+    made.head.update(thresholds=0.3, keep_per_class=1, layers=1)
+    summary = run(made, tmp_path / "run")
+    assert "reach its heads" in (tmp_path / "run/report.html").read_text()
+    made = config("scenes.py:smoke", segmenter=str(tmp_path / "run"), rounds=2, timed_batch=2)
+    made.data.source = ""
+    tested = run(made, tmp_path / "test")
+    assert tested["miou"] == pytest.approx(summary["miou"], abs=1e-6)
+    with_exits, without = (tested["plans"][name] for name in ("dense", dense_networks.WITHOUT_EXITS))
+    assert without["tokens"] == [16, 16, 16] and with_exits["tokens"][-1] < 16
+    assert with_exits["gflops"] < without["gflops"] and without["speed-up"] > 0
+    made = main.load_config(str(CONFIGS.parent / "benchmark.py"))
+    made.update(run=str(tmp_path / "run"), plans=(), rounds=2, batch_size=2)
+    commands.find("benchmark")(made, tmp_path / "benchmark")
+    with (tmp_path / "benchmark/benchmark.csv").open() as file:
+        costs = {row["plan"]: float(row["GFLOPs"]) for row in csv.DictReader(file)}
+    assert costs["dense"] < costs[dense_networks.WITHOUT_EXITS] == pytest.approx(without["gflops"])

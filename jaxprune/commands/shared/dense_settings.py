@@ -83,5 +83,6 @@ def shrink(config: Config, **data: Any) -> None:
     scenes = {"source": "scenes", "path": "", "classes": "", "img_size": 32, "num_train": 32, "num_eval": 12}
     config.data = {**config.data.to_dict(), **scenes, "num_threads": 1, **data}
     config.update(batch_size=8, steps=4, log_every=2, checkpoint_every=2, max_minutes=0.0, dtype="float32")
+    config.scorer = "norm" if config.scorer else ""
     config.mesh = "data=-1"
     config.optimizer.warmup_steps = 1

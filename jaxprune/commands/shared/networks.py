@@ -155,6 +155,18 @@ def plan(config: Config, text: str, keep_rate: float | None = None) -> Plan:
     return Plan.from_text(_read(text), keep_rate=keep_rate, reduction_loc=tuple(config.reduction_loc) or None)
 
 
+def under_plan(config: Config, model: Any) -> Any:
+    """Returns a network under `config.plan`, or as it is without one.
+
+    Raises:
+      UserError: the plan does not fit, or needs `config.scorer`.
+    """
+    if not config.plan:
+        return model
+    made = plan(config, config.plan)
+    return apply(model, made, scorer=guide(config, model) if made.at_input else None, rngs=nnx.Rngs(config.seed))
+
+
 def _read(text: str) -> str:
     path = Path(text)
     if path.suffix != ".txt":

@@ -4,13 +4,20 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from jaxprune.data.broken import Unreadable, read_or_next
-from jaxprune.data.joint.resize import fitted_size
-from jaxprune.data.joint.segmentation import Shape, TestMaps
+from jaxprune.data.decode import plain
+from jaxprune.data.joint.resize import fitted_size, resized
+from jaxprune.data.joint.segmentation import Shape, TestMaps, pad
 from jaxprune.data.memory import InMemory
 from jaxprune.data.source import Source
 from jaxprune.dense.parts.inference import window_starts
 from jaxprune.errors import UserError, unknown
+from jaxprune.nn.images import normalize
+from jaxprune.preprocessing import Preprocessing
 
 WHOLE, SLIDE = "whole", "slide"
 MODES = (WHOLE, SLIDE)
@@ -127,3 +134,22 @@ def shapes_of(source: Source) -> list[Shape]:
         return rows, columns
 
     return [shape(index) for index in range(len(source))]
+
+
+def read(source: Source, time: TestTime, record: Preprocessing, count: int) -> jax.Array:
+    """Returns the first normalised images of a source as a network reads them; of windows, the one in the middle.
+
+    Args:
+      count: number of images; those of a smaller source repeat.
+    """
+    pixels = []
+    for index in range(count):
+        image = plain(read_or_next(source, index % len(source))["image"])
+        if time.mode == WHOLE:
+            pixels.append(resized(image, time.size))
+            continue
+        image = resized(image, fitted_size(image.shape[:2], time.boxes()[0]))
+        image = pad(image, tuple(map(max, image.shape[:2], time.size)), 0)
+        top, left = ((side - size) // 2 for side, size in zip(image.shape[:2], time.size, strict=True))
+        pixels.append(image[top : top + time.size[0], left : left + time.size[1]])
+    return normalize(jnp.asarray(np.stack(pixels)), record.mean, record.std)

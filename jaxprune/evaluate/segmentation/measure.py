@@ -11,6 +11,7 @@ from jaxprune.data.augment_maps import normalize_padded
 from jaxprune.data.joint.segmentation import Shape, TestMaps
 from jaxprune.data.sample import Picked
 from jaxprune.data.source import Source
+from jaxprune.dense.dtop import DToP
 from jaxprune.dense.parts import canvas
 from jaxprune.evaluate import Forward, run_over
 from jaxprune.evaluate.collectors.segmentation import Outcome, Segmentations
@@ -26,6 +27,8 @@ def predictor(
     parts: Split, time: TestTime, way: TestMaps, record: Preprocessing, num_classes: int, first: int = 0
 ) -> Callable[[Mapping[str, jax.Array], Mapping[str, jax.Array]], dict[str, jax.Array]]:
     """Returns the forward function of a network: (arrays, batch) -> `prediction` (b, h, w), `confusion` (b, k, k).
+
+    Of a network with exits also `rows` (b, windows, heads), the tokens that reach each head.
 
     Args:
       parts: the network; its arrays may be others, as in training.
@@ -43,11 +46,21 @@ def predictor(
             suffix = f"_{scale}" if scale else ""
             images, extents = batch[f"image{suffix}"], batch[f"extent{suffix}"]
             scales.append({"images": normalize_padded(images, extents, record.mean, record.std), "extents": extents})
+        rows: list[jax.Array] = []
+
+        def segment(images: jax.Array) -> jax.Array:
+            if not isinstance(network, DToP):
+                return network(images)
+            scores, counts = network.counted(images)
+            rows.append(counts.reshape(len(batch["shape"]), -1, counts.shape[-1]))
+            return scores
+
         shares = canvas.probabilities(
-            network, scales, batch["shape"], way.map_canvas, window=time.window, stride=time.step, flip=time.flip
+            segment, scales, batch["shape"], way.map_canvas, window=time.window, stride=time.step, flip=time.flip
         )
         prediction = shares.argmax(-1)
         return {
+            **({"rows": jnp.concatenate(rows, axis=1)} if rows else {}),
             "prediction": prediction.astype(jnp.uint8),
             "confusion": jax.vmap(lambda labels, classes: confusion(labels, classes, num_classes))(
                 batch["label_map"], prediction
@@ -106,9 +119,9 @@ def measure(
         )
         forwards = {}
         for name, (parts, arrays) in networks.items():
-            own = time_of.get(name, time)
-            first = times.index(own) * len(own.scales)
-            forwards[name] = Forward(predictor(parts, own, way, record, source.num_classes, first), arrays)
+            test = time_of.get(name, time)
+            first = times.index(test) * len(test.scales)
+            forwards[name] = Forward(predictor(parts, test, way, record, source.num_classes, first), arrays)
         collector.places = places
         run_over(batches, forwards, [collector], mesh, desc="segment")
     return collector.result()

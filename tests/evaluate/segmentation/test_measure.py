@@ -11,11 +11,14 @@ from jaxprune import dense, parallel, processes
 from jaxprune.data.maps.scenes import SceneMaps
 from jaxprune.errors import UserError
 from jaxprune.evaluate import Forward, run_over
+from jaxprune.evaluate.contestants import gflops, runner
+from jaxprune.evaluate.segmentation import exits
 from jaxprune.evaluate.segmentation.at_test import TestTime as Time
-from jaxprune.evaluate.segmentation.at_test import groups, shapes_of
+from jaxprune.evaluate.segmentation.at_test import groups, read, shapes_of
 from jaxprune.evaluate.segmentation.measure import measure
+from jaxprune.flops.segmenters import of_exits
 from jaxprune.measures.segmentation import Areas, confusion, image_scores, intervals, paired_intervals, scores
-from jaxprune.nn.params import split
+from jaxprune.nn.params import jitted, split
 from jaxprune.open.rivals import rival
 from jaxprune.preprocessing import Preprocessing
 
@@ -84,6 +87,33 @@ def test_a_network_on_smaller_images_stands_beside_another_in_one_pass(network, 
         np.testing.assert_array_equal(both[name].confusion.sum(1), alone.confusion.sum(1))
         assert np.abs(both[name].confusion - alone.confusion).max() <= 4
     assert (both["dense"].agreement == 1).all() and both["small"].agreement.mean() < 1
+
+
+def test_the_cost_of_exits_is_that_of_the_tokens_that_went_on():
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2, "indices": (0, 1)}
+    heads = {"features": 8, "head_heads": 2, "layers": 1, "thresholds": 0.5, "keep_per_class": 1}
+    model = dense.create("dtop", encoder="vit", num_classes=11, **sizes, **heads, rngs=nnx.Rngs(0))
+    model.heads[0].class_embed.kernel[...] *= 40
+    source, time = Cut(4, 48), Time((32, 32), "whole")
+    found = outcome(model, source, time, pictures=0)
+    pixels = read(source, time, RECORD, 4)
+    scores, rows = jitted(model, lambda model, images: model.counted(images))(pixels)
+    np.testing.assert_array_equal(np.concatenate(found.rows)[np.argsort(found.index)], rows)
+    assert 1 <= rows[:, 1].min() < rows[:, 1].max() <= 16 == rows[0, 0]
+    costs = [of_exits(model, counts).total for counts in rows.tolist()]
+    assert exits.gflops_of(model, found.rows) == pytest.approx(np.mean(costs) / 1e9)
+    assert exits.gflops_on(model, pixels) == pytest.approx(np.mean(costs) / 1e9)
+    assert np.mean(costs) / 1e9 < gflops(model)
+    assert exits.stayed(found.rows) == pytest.approx(rows.mean(0).tolist())
+    np.testing.assert_allclose(runner(model, pixels)(), scores, atol=1e-5)
+    assert (jax.eval_shape(model.without_exits().counted, pixels)[1]).shape == (4, 2)
+    assert model.without_exits().thresholds == (1.0,) and model.thresholds == (0.5,)
+
+
+@pytest.mark.parametrize("mode", ["whole", "slide"])
+def test_images_to_time_are_those_that_the_network_reads(mode):
+    pixels = read(Cut(2, 48), Time((32, 24), mode, (60, 30)), RECORD, 3)
+    assert pixels.shape == (3, 32, 24, 3) and (pixels[0] == pixels[2]).all() and not (pixels[0] == pixels[1]).all()
 
 
 class _One:
