@@ -235,7 +235,9 @@ def test_a_picture_is_segmented_as_the_run_tests(tmp_path):
     """By windows, mirrored too: the classes are those of the test; under a plan they differ."""
     made = config("ade20k.py:smoke", batch_size=2, steps=2)
     made.test = {"mode": "slide", "stride": (20, 20), "flip": True, "scales": (1.0, 1.5), "batch_size": 0}
-    root = folder(tmp_path / "data", count=1)
+    root = folder(tmp_path / "data", count=2)
+    for kind in ("images", "annotations"):
+        (root / f"test/{kind}/1.png").unlink()
     made.data.update(source="folder", path=str(root), classes=str(root / "classes.txt"), reduce_zero_label=True)
     summary = run(made, tmp_path / "run")
     made = main.load_config(str(CONFIGS.parent / "predict.py"))
