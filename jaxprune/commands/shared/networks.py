@@ -163,8 +163,8 @@ def under_plan(config: Config, model: Any) -> Any:
     """
     if not config.plan:
         return model
-    made = plan(config, config.plan)
-    return apply(model, made, scorer=guide(config, model) if made.at_input else None, rngs=nnx.Rngs(config.seed))
+    steps = plan(config, config.plan)
+    return apply(model, steps, scorer=guide(config, model) if steps.at_input else None, rngs=nnx.Rngs(config.seed))
 
 
 def _read(text: str) -> str:
