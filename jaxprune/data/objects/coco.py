@@ -104,6 +104,10 @@ def _inside(directory: Path, name: Any, source: Any) -> str:
     path = Path(str(name))
     if path.is_absolute() or ".." in path.parts:
         raise UserError(f"{source} names the image {quoted(str(name))}, which is not inside of {directory}.")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise UserError(f"{source} names the image {quoted(str(name))}, which no file can be called.") from None
     return str(directory / path)
 
 
