@@ -11,6 +11,8 @@ With `--config.plans="('topk','tome:keep_rate=0.5')" --config.reduction_loc="(1,
 under these token-reduction plans, without training: accuracy, agreement with the dense network, cost, and the patches
 kept. Plans with from_scores drop patches by `--config.scorer`, such as norm or ltrp:run=RUN.
 
+Of a run of `segment` or `detect` this is the test of that command: mIoU or AP, on the run's images.
+
 For a network that reads clips, the folder holds videos; `--config.data.num_clips` and `num_crops` set the views of each
 video, and configs/video has the published settings.
 

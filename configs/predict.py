@@ -4,6 +4,9 @@ python -m jaxprune.main --config=configs/predict.py --config.run=runs/quickstart
 python -m jaxprune.main --config=configs/predict.py --config.model.weights=FILE --config.model.name=NAME \\
     --config.model.class_names=FILE --config.image=photo.jpg     # a published file, with its classes one per line
 
+A run of `segment` gives the class of each pixel, by the windows, mirrors and scales of its test, and a run of `detect`
+boxes and masks. `--config.plan=tome:keep_rate=0.5` reduces the network first.
+
 A network that reads clips takes a video: `--config.image=film.mp4`. With `--config.data.num_clips=5
 --config.data.num_crops=3` the probabilities are averaged over these views.
 """

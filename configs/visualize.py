@@ -1,5 +1,8 @@
 """Draws reconstructions of a pre-trained model: original, masked, reconstructed, and with thrown patches marked.
 
+Of a segmentation network or a detector, it draws held-out images with their labels and predictions, or objects and
+detections.
+
 python -m jaxprune.main --config=configs/visualize.py --config.run=runs/quickstart/pretrain [--config.image=photo.jpg]
 """
 

@@ -2,7 +2,7 @@
 
 python -m jaxprune.main --config=configs/dense/scenes.py[:head=upernet]
 
-    head   linear, fcn, upernet (default) or segvit
+    head   linear, fcn, upernet (default), segvit, or dtop, whose tokens leave when they are sure of their class
 
 The scenes have 64 × 64 pixels and their exact label maps. `--config.run=RUN` starts the encoder from a pre-training
 run of the same sizes, such as that of configs/ranking/scenes.py. To test the network under plans:
@@ -31,6 +31,21 @@ HEADS = {
     "segvit": {
         "name": "segvit",
         "indices": (1, 2, 3),
+        "features": 48,
+        "head_heads": 4,
+        "layers": 2,
+        "absent_weight": 0.1,
+        "class_weight": 1.0,
+        "mask_weight": 20.0,
+        "dice_weight": 1.0,
+    },
+    "dtop": {
+        "name": "dtop",
+        "indices": (1, 2, 3),
+        "exits": "confidence",
+        "thresholds": 0.95,
+        "keep_per_class": 5,
+        "keep_rates": 1.0,
         "features": 48,
         "head_heads": 4,
         "layers": 2,

@@ -1,14 +1,16 @@
 """Cost and speed of contestants, and their measured against theoretical speed-up."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import nan
 from typing import Any
+
+import jax
 
 from jaxprune import flops
 from jaxprune.bench.timing import OverRounds, interleaved, interleaved_medians, speed_up
 from jaxprune.evaluate.collectors.plans import PlanResult
-from jaxprune.evaluate.contestants import Contestant, Runner, random_images
+from jaxprune.evaluate.contestants import Contestant, Runner, random_images, runner
 from jaxprune.measures.intervals import Interval
 from jaxprune.reduction import DENSE
 from jaxprune.report.table import column
@@ -71,7 +73,14 @@ class BenchmarkRow:
     result: PlanResult | None = None
 
 
-def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -> list[PlanCost]:
+def costs(
+    contestants: Mapping[str, Contestant],
+    batch_size: int,
+    rounds: int,
+    *,
+    images: Callable[[Any, int], jax.Array] = random_images,
+    gflops: Mapping[str, float] | None = None,
+) -> list[PlanCost]:
     """Returns the cost of each contestant.
 
     Each runs on one device, to compare networks and not the sharding of batches.
@@ -80,18 +89,22 @@ def costs(contestants: Mapping[str, Contestant], batch_size: int, rounds: int) -
       contestants: by name; one of them is `DENSE`.
       batch_size: batch size for the throughput; the latency is for one image.
       rounds: number of timing rounds.
+      images: (network, number) -> that many normalised images of its size; a network with exits is as fast as they let
+        it be.
+      gflops: {name: multiply-accumulates of an image in 10⁹}; by default counted, without what depends on the image.
     """
-    runner = lambda batch: {name: Runner(c.model, random_images(c.model, batch)) for name, c in contestants.items()}
-    runners = runner(batch_size)
+    of_batch = lambda batch: {name: runner(c.model, images(c.model, batch)) for name, c in contestants.items()}
+    runners = of_batch(batch_size)
     turns = interleaved(runners, rounds)
     seconds = {name: OverRounds.of([turn.wall for turn in of_name]).median for name, of_name in turns.items()}
-    latency = interleaved_medians(runner(1), rounds)
-    gflops = {name: c.gflops() for name, c in contestants.items()}
+    latency = interleaved_medians(of_batch(1), rounds)
+    gflops = gflops or {name: c.gflops() for name, c in contestants.items()}
+    compiled = lambda program: nan if program is None else flops.compiled_flops(program) / batch_size / 1e9
     return [
         PlanCost(
             plan=name,
             gflops=gflops[name],
-            gflops_compiled=flops.compiled_flops(runners[name].program) / batch_size / 1e9,
+            gflops_compiled=compiled(runners[name].program),
             images_per_second=batch_size / seconds[name],
             latency=1000 * latency[name],
             promise=promise(name, seconds, gflops, speed_up(turns[DENSE], turns[name])),

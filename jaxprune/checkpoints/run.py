@@ -195,8 +195,9 @@ def _cascade(path: Path, card: Card, arrays: Mapping[str, Any], img_size: Any) -
 def _loaded(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tuple[int, int] | None) -> Any:
     arguments = dict(card.arguments)
     if img_size is not None:
-        of_model = card.kind == "model"
-        arguments |= models.size_argument(arguments["name"], img_size) if of_model else {"img_size": img_size}
+        host = arguments["name"] if card.kind == "model" else arguments.get("encoder")
+        named = isinstance(host, str)
+        arguments = models.at_size(host, arguments, img_size) if named else arguments | {"img_size": img_size}
     model = build(card.kind, arguments, dtype=card.dtype, rngs=nnx.Rngs(0))
     model.preprocessing = card.preprocessing if img_size is None else card.preprocessing.with_size(img_size)
     trained = None

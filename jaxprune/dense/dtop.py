@@ -17,9 +17,10 @@ from jaxprune.dense.segvit import STAGES, resized_masks
 from jaxprune.errors import UserError, unknown
 from jaxprune.losses.class_masks import class_mask_losses
 from jaxprune.nn import BlockRunner, Host, Linear
-from jaxprune.nn.block_cost import block_flops, block_tokens, linear_flops
+from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
+from jaxprune.nn.params import copied
 from jaxprune.nn.tensor_rules import Rule
 from jaxprune.nn.tokens import Tokens
 from jaxprune.ops.resize import resize
@@ -222,7 +223,7 @@ class DToP(Segmenter):
         runner = BlockRunner(walk.tokens, prefix, train=train, key=key, all_patches=False)
         runner.aside = [("fuse", rows) for rows in walk.waiting]
         there = lambda tokens: tokens.x * (tokens.policy > 0)[:, :, None].astype(tokens.x.dtype)
-        for site in self._sites(stage):
+        for site in self.sites_of(stage):
             runner.run(self.encoder.block(site), site.grid)
         tokens = runner.tokens
         present = tokens.policy[:, prefix:] > 0
@@ -236,7 +237,8 @@ class DToP(Segmenter):
         waiting = tuple(rows for _, rows in runner.aside)
         return Walk(left, waiting, masks, walk.ranking), output
 
-    def _sites(self, stage: int) -> Sequence[Any]:
+    def sites_of(self, stage: int) -> Sequence[Any]:
+        """The blocks between the head before and this one."""
         start = self.indices[stage - 1] + 1 if stage else 0
         return self.encoder.sites()[start : self.indices[stage] + 1]
 
@@ -275,6 +277,18 @@ class DToP(Segmenter):
                 walk = walk._replace(tokens=left_aligned(walk.tokens, count, prefix))
         return outputs
 
+    def without_exits(self) -> "DToP":
+        """The same network, all of whose tokens go on to the last head; it shares the arrays."""
+        network = copied(self)
+        network.thresholds, network.keep_rates = (1.0,) * len(self.thresholds), (1.0,) * len(self.keep_rates)
+        return network
+
+    def counted(self, images: Float[Array, "b h w c"]) -> tuple[Float[Array, "b h w k"], Int[Array, "b s"]]:
+        """The score of each class at every pixel, and the number of tokens that reach each head."""
+        outputs = self.stages(images)
+        rows = jnp.stack([output.rows for output in outputs], axis=1).astype(jnp.int32)
+        return self.segment(outputs[-1], (images.shape[1], images.shape[2])), rows
+
     def segment(self, output: StageOutput, shape: tuple[int, int]) -> Float[Array, "b H W k"]:
         """The scores of a head at a size in pixels; bilinear, of scores by patch."""
         grid = self.encoder.sites()[-1].grid
@@ -309,20 +323,6 @@ class DToP(Segmenter):
             for name, part, weight in zip(("classes", "masks", "dice"), parts, self.weights, strict=True):
                 losses[f"{name}{suffix}"] = weight * part
         return jnp.stack(list(losses.values())).sum(), SegmentationLoss(losses, {})
-
-    def flops(self, rows: Sequence[int]) -> int:
-        """Multiply-accumulates for an image of which so many tokens reach each head, in a network without a plan.
-
-        Args:
-          rows: `StageOutput.rows` of every head.
-        """
-        encoder, prefix = self.encoder, self.encoder.num_prefix_tokens
-        total = encoder.overhead().embed * encoder.sites()[0].num_patches
-        for stage, count in enumerate(rows):
-            tokens = block_tokens(None, prefix + count, prefix + count)
-            total += sum(block_flops(encoder.block_cost(site), tokens) for site in self._sites(stage))
-            total += self.heads[stage].flops(count)
-        return total
 
 
 def _present(class_logits: Float[Array, "b k 2"]) -> Float[Array, "b k"]:

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxprune.dense.parts.base import SegmentationLoss, Segmenter, map_features
+from jaxprune.dense.parts.base import SegmentationLoss, Segmenter, map_features, map_grids
 from jaxprune.dense.parts.mask_decoder import MaskDecoder
 from jaxprune.dense.parts.published import decoder, query_rules
 from jaxprune.dense.parts.vit_pyramid import default_indices
+from jaxprune.errors import UserError
 from jaxprune.losses.class_masks import class_mask_losses
 from jaxprune.nn import Host, Linear
 from jaxprune.nn.linear import normal_02
@@ -39,6 +40,9 @@ class SegViT(Segmenter):
       head_heads, layers: attention heads and layers of each decoder.
       absent_weight: see `losses.class_masks.class_mask_losses`.
       class_weight, mask_weight, dice_weight: weights of the three losses of each stage.
+
+    Raises:
+      UserError: the maps are of several grids.
     """
 
     published_rules = (
@@ -64,6 +68,11 @@ class SegViT(Segmenter):
     ):
         depth = len(encoder.intermediate_layers())
         super().__init__(encoder, num_classes, default_indices(depth, STAGES) if indices is None else indices)
+        if len(set(map_grids(encoder, self.indices))) > 1:
+            raise UserError(
+                f"SegViT adds the masks of its maps, and indices {self.indices} have several grids: choose maps of "
+                "one, such as (-1,), or the head upernet."
+            )
         widths = map_features(encoder, self.indices)
         features = widths[-1] // 2 if features is None else features
         sizes = (features, head_heads, layers)

@@ -1,20 +1,26 @@
 """The networks of a comparison, each dense or under one token-reduction plan."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
 
 from jaxprune import flops, reduction
-from jaxprune.dense import Detections, Detector, Segmenter
+from jaxprune.dense import Detections, Detector, Segmenter, TokenEngine
+from jaxprune.dense.dtop import DToP
+from jaxprune.errors import UserError
 from jaxprune.flops.detectors import of_detector
 from jaxprune.flops.scorers import scorer_flops
 from jaxprune.flops.segmenters import of_segmenter
 from jaxprune.models.convnet import ConvNet
+from jaxprune.nn.around_host import AroundHost
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
-from jaxprune.open.rivals import smaller_images
+from jaxprune.open.rivals import abstract_rival, rival, size_text, smaller_images
 from jaxprune.reduction import DENSE
 from jaxprune.scoring import Scorer
 
@@ -37,13 +43,22 @@ class Contestant(NamedTuple):
 
     def gflops(self) -> float:
         """Returns the forward multiply-accumulates per image, in units of 10⁹, including a scorer's."""
-        if isinstance(self.model, ConvNet):
-            return flops.convnet(self.model, self.model.preprocessing.sides) / 1e9
-        count = next((count for kind, count in _COUNTS.items() if isinstance(self.model, kind)), flops.of_model)
-        total = count(self.model).total
-        if self.model.pruner is not None:
-            total += scorer_flops(self.model.pruner.scorer, self.model.preprocessing.sides)
-        return total / 1e9
+        return gflops(self.model)
+
+
+def gflops(model: Any) -> float:
+    """Returns the forward multiply-accumulates of a network per image, in units of 10⁹, including a scorer's.
+
+    Args:
+      model: the network, or its abstract form under `nnx.eval_shape`.
+    """
+    if isinstance(model, ConvNet):
+        return flops.convnet(model, model.preprocessing.sides) / 1e9
+    count = next((count for kind, count in _COUNTS.items() if isinstance(model, kind)), flops.of_model)
+    total = count(model).total
+    if model.pruner is not None:
+        total += scorer_flops(model.pruner.scorer, model.preprocessing.sides)
+    return total / 1e9
 
 
 def contestant(model: Any) -> Contestant:
@@ -79,12 +94,47 @@ def on_smaller_images(candidates: Mapping[str, Contestant]) -> dict[str, Contest
       candidates: by name; one of them is `DENSE`.
     """
     dense = candidates[DENSE].model
+    if isinstance(dense, AroundHost):
+        return _on_smaller_maps(dense, [candidate.gflops() for candidate in candidates.values()])
     if not isinstance(dense, Host):
         return {}
     full = candidates[DENSE].gflops()
     shares = [candidate.gflops() / full for candidate in candidates.values()]
     rivals = smaller_images(dense, [share for share in shares if share < 1])
     return {name: contestant(network) for name, network in rivals.items()}
+
+
+def _on_smaller_maps(dense: Any, costs: Sequence[float]) -> dict[str, Contestant]:
+    """Returns a network with its head on smaller images, for each cost below its own the size that costs about that.
+
+    Sizes keep the ratio of the sides, as far as whole patches can.
+    """
+    site, sides = dense.encoder.sites()[0], dense.preprocessing.sides
+    if dense.plan is not None or len(sides) != 2 or len(site.grid) != 2:
+        return {}
+    rows, columns = site.grid
+    patch = [side // count for side, count in zip(sides, site.grid, strict=True)]
+    size = lambda count: (count * patch[0], max(round(count * columns / rows), 2) * patch[1])
+
+    @functools.cache
+    def cost(count: int) -> float:
+        # Windows may not fit, or nothing may say how the network was built.
+        with contextlib.suppress(UserError):
+            return gflops(abstract_rival(dense, size(count)))
+        return math.inf
+
+    full, counts = gflops(dense), set()
+    fewest = 2  # rows: the coarsest map of a pyramid has half as many
+    for target in costs:
+        if target < full:
+            nearest = max(min(round(rows * (target / full) ** 0.5), rows - 1), fewest)
+            distance = lambda count, target=target: abs(cost(count) - target) if fewest <= count < rows else math.inf
+            for step in (1, -1):
+                while distance(nearest + step) < distance(nearest):
+                    nearest += step
+            counts |= {nearest} if math.isfinite(distance(nearest)) else set()
+    texts = [size_text(size(count)) for count in sorted(counts, reverse=True)]
+    return {text: contestant(rival(dense, text)) for text in texts}
 
 
 def random_images(model: Any, batch_size: int) -> jax.Array:
@@ -96,6 +146,31 @@ def logits(network: Any, images: jax.Array) -> Any:
     """Returns the logits of a classifier, (b, c), or of a segmentation network, (b, h, w, k); a detector's objects."""
     outputs = network(images)
     return outputs if isinstance(outputs, jax.Array | Detections) else outputs[0]
+
+
+class ExitRunner:
+    """Calls of a segmentation network with exits on fixed images, without the tokens that have left.
+
+    Args:
+      model: the network.
+      images: normalised images, (b, h, w, c).
+
+    Attributes:
+      program: None: a call consists of several programs.
+    """
+
+    program = None
+
+    def __init__(self, model: DToP, images: jax.Array):
+        self._engine, self._images = TokenEngine(model), images
+
+    def __call__(self) -> Any:
+        return jax.block_until_ready(self._engine(self._images))
+
+
+def runner(model: Any, images: jax.Array) -> "Runner | ExitRunner":
+    """Returns what times a network on images."""
+    return (ExitRunner if isinstance(model, DToP) else Runner)(model, images)
 
 
 class Runner:

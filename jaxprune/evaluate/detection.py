@@ -94,6 +94,7 @@ def measure(
     mesh: Mesh,
     *,
     batch_size: int,
+    sides: Mapping[str, int] | None = None,
     masks: bool = True,
     intervals: bool = True,
     pictures: int = 0,
@@ -108,30 +109,38 @@ def measure(
     Args:
       networks: {name: (its structure, its arrays)}, the dense one first.
       truth: the objects of the source.
-      record: the networks' preprocessing, for the side of the square they read and its normalisation.
+      record: the preprocessing of images, for the side of the square that networks read and its normalisation.
       batch_size: images a batch.
+      sides: {name: side} of networks that read smaller squares, into which the same images are resized.
       masks: whether the networks have masks.
       intervals: whether to match detections image by image too, for intervals over images.
       pictures: number of images to keep, evenly spread.
       num_threads, process_index, process_count: see `data.eval_batches`.
     """
-    batches = data.eval_batches(
-        source,
-        batch_size=batch_size,
-        preprocessing=record,
-        transform=TestObjects(max(record.sides)),
-        num_threads=num_threads,
-        process_index=process_index,
-        process_count=process_count,
-    )
+    by_side: dict[int, list[str]] = {}
+    for name in networks:
+        by_side.setdefault((sides or {}).get(name, max(record.sides)), []).append(name)
     count = min(pictures, len(source))
     places = frozenset(i * len(source) // max(count, 1) for i in range(count))
     forwards = {name: Forward(predictor(parts, record), arrays) for name, (parts, arrays) in networks.items()}
-    collectors = [_OfNetwork(name, truth, places) for name in networks]
-    collected = run_over(batches, forwards, collectors, mesh, desc="detect")
+    collected: dict[str, _OfNetwork] = {}
+    for side, names in by_side.items():
+        batches = data.eval_batches(
+            source,
+            batch_size=batch_size,
+            preprocessing=record,
+            transform=TestObjects(side),
+            num_threads=num_threads,
+            process_index=process_index,
+            process_count=process_count,
+        )
+        collectors = [_OfNetwork(name, truth, places) for name in names]
+        of_side = run_over(batches, {name: forwards[name] for name in names}, collectors, mesh, desc="detect")
+        collected |= zip(names, of_side, strict=True)
     kinds = ("bbox", "segm") if masks else ("bbox",)
     outcomes = {}
-    for name, part in zip(networks, collected, strict=True):
+    for name in networks:
+        part = collected[name]
         content, results = truth.of_images(part.indices), part.collector.detections
         precision = {kind: average_precision(content, results, kind) for kind in kinds}
         matched = {kind: matches(content, results, kind) for kind in kinds} if intervals else {}

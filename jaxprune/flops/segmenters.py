@@ -1,5 +1,6 @@
 """The cost of a segmentation network: its encoder under a plan, its neck and its head."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ from jaxprune.dense.dtop import DToP
 from jaxprune.dense.parts.base import map_features, map_grids
 from jaxprune.flops import of_model
 from jaxprune.flops.traced import multiply_accumulates
+from jaxprune.nn.block_cost import block_flops, block_tokens
 from jaxprune.ops.tracing import RESAMPLING
 
 
@@ -32,7 +34,7 @@ class SegmenterFlops(NamedTuple):
 def of_segmenter(network: Segmenter) -> SegmenterFlops:
     """Counts convolutions, linear layers and attention; resizing and pooling of maps do not count, as published.
 
-    DToP is counted as if no token left: how many do, depends on the image (`DToP.flops`).
+    DToP with exits by confidence is counted as if no token left: how many do, depends on the image (`of_exits`).
 
     >>> from flax import nnx; import jaxprune
     >>> sizes = dict(img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2)
@@ -45,9 +47,7 @@ def of_segmenter(network: Segmenter) -> SegmenterFlops:
     """
     encoder = network.encoder
     if isinstance(network, DToP):
-        rows = [encoder.sites()[0].num_patches] * len(network.heads)
-        heads = sum(head.flops(count) for head, count in zip(network.heads, rows, strict=True))
-        return SegmenterFlops(network.flops(rows) - heads, heads)
+        return of_exits(network, _rows(network))
     counted = of_model(encoder)
     last = max(encoder.intermediate_layers()[index] for index in network.indices)
     cost = counted.patch_embed + sum(counted.blocks[: last + 1]) + counted.reducers + counted.between
@@ -57,3 +57,34 @@ def of_segmenter(network: Segmenter) -> SegmenterFlops:
     ]
     head, _ = multiply_accumulates(network, lambda network, *maps: network.head_logits(maps), *maps, without=RESAMPLING)
     return SegmenterFlops(cost, head)
+
+
+def of_exits(network: DToP, rows: Sequence[int]) -> SegmenterFlops:
+    """Counts a DToP for an image of which so many tokens reach each head; see `DToP.counted`.
+
+    >>> from flax import nnx; import jaxprune
+    >>> sizes = dict(img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2, features=8, head_heads=2)
+    >>> seg = jaxprune.dense.create("dtop", encoder="vit", num_classes=5, **sizes, rngs=nnx.Rngs(0))
+    >>> of_exits(seg, (16, 16, 16)) == of_segmenter(seg), of_exits(seg, (16, 9, 4)).total < of_segmenter(seg).total
+    (True, True)
+
+    Args:
+      network: the network, under a plan or not, or its abstract form under `nnx.eval_shape`.
+      rows: one number for each head.
+    """
+    encoder, prefix = network.encoder, network.encoder.num_prefix_tokens
+    counted = of_model(encoder)
+    cost = counted.patch_embed + counted.reducers + counted.between + sum(counted.blocks[: network.indices[0] + 1])
+    for stage, count in enumerate(rows):
+        if stage:
+            tokens = block_tokens(None, prefix + count, prefix + count)
+            cost += sum(block_flops(encoder.block_cost(site), tokens) for site in network.sites_of(stage))
+    return SegmenterFlops(cost, sum(head.flops(count) for head, count in zip(network.heads, rows, strict=True)))
+
+
+def _rows(network: DToP) -> list[int]:
+    """The tokens that reach each head if none is sure of its class."""
+    rows = [of_model(network.encoder).tokens[network.indices[0]] - network.encoder.num_prefix_tokens]
+    for stage in range(len(network.heads) - 1):
+        rows.append(min(rows[-1], network.num_keep(stage)) if network.exits == "scores" else rows[-1])
+    return rows

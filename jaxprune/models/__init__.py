@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -154,6 +154,21 @@ def size_argument(name: str, img_size: int | tuple[int, int] | None) -> dict[str
     return {"img_size": img_size} if img_size is not None and takes(name, "img_size") else {}
 
 
+def at_size(name: str, built: Mapping[str, Any], img_size: int | tuple[int, ...]) -> dict[str, Any]:
+    """Returns the arguments of a network for images of another size, with tables of the size that it was trained at.
+
+    >>> at_size("vitdet", {"img_size": 64, "depth": 2}, 32)
+    {'img_size': 32, 'depth': 2, 'table_img_size': 64}
+
+    Args:
+      built: the arguments it was built with; others than the model's stay.
+    """
+    before = {**arguments(name), **built}
+    tables = {"table_img_size": before.get("table_img_size") or before.get("img_size")}
+    kept = tables if takes(name, "table_img_size") and tables["table_img_size"] else {}
+    return {**built, **({"img_size": img_size} if takes(name, "img_size") else {}), **kept}
+
+
 def _class_of(name: str) -> type:
     name, module = _resolved(name)
     return plugins.load(plugins.entry_points(__name__)[name], nnx.Module) if module is None else module.NETWORK
@@ -171,6 +186,7 @@ def _preprocessing(cls: Any, name: str, options: dict[str, Any]) -> Preprocessin
 __all__ = [
     "Preprocessing",
     "arguments",
+    "at_size",
     "create",
     "module_of",
     "names",

@@ -1,7 +1,8 @@
 """Rivals of a plan: the dense network at another size, with coarser patches, or without its last blocks."""
 
 import contextlib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,7 +10,9 @@ import numpy as np
 from flax import nnx
 
 from jaxprune import models
+from jaxprune.checkpoints.build import build
 from jaxprune.errors import UserError, unknown
+from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import unfilled, variables
 from jaxprune.ops.resize import resize
@@ -20,7 +23,7 @@ CHANGES = (IMG_SIZE, "patch_size", "depth")
 _PATCHES = "patch_embed.proj.kernel"
 
 
-def rival(model: Host, change: str) -> Host:
+def rival(model: Any, change: str) -> Any:
     """Returns a dense network with the weights of `model`, cheaper without a plan.
 
     >>> import jaxprune
@@ -30,27 +33,60 @@ def rival(model: Host, change: str) -> Host:
     ((4, 4), (4, 4), 2)
 
     Args:
-      model: a network from `models.create`.
-      change: "img_size=N", whose positions are resampled; "patch_size=N", whose patch embedding is resampled too
-        (Beyer et al., FlexiViT, CVPR 2023, §3.4); or "depth=N", the first N blocks.
+      model: a network from `models.create`, or one around it, such as `dense.create`'s, whose head stays as it is.
+      change: "img_size=N" or "img_size=ROWSxCOLUMNS", whose positions are resampled; "patch_size=N", whose patch
+        embedding is resampled too (Beyer et al., FlexiViT, CVPR 2023, §3.4); or "depth=N", the first N blocks of a
+        network without a head around it.
 
     Raises:
       UserError: there is no such change, or it does not fit the network.
     """
     name, _, text = change.partition("=")
-    if name not in CHANGES or not text.isdigit() or not int(text):
+    numbers = tuple(map(int, text.split("x"))) if re.fullmatch(r"\d+(x\d+)?", text) else ()
+    if name not in CHANGES or not numbers or not min(numbers) or (len(numbers) > 1 and name != IMG_SIZE):
         raise unknown("rival", change, tuple(f"{name}=N" for name in CHANGES))
+    value = numbers if len(numbers) > 1 else numbers[0]
+    network = unfilled(lambda: _built(model, name, value, change))
+    record = model.preprocessing
+    network.preprocessing = record.with_size(value) if name == IMG_SIZE else record
+    _fill(network, {name: np.asarray(variable[...]) for name, variable in variables(model).items()}, model, change)
+    return network
+
+
+def abstract_rival(model: Any, img_size: Sequence[int]) -> Any:
+    """Returns the shapes alone of a network for images of another size, to count its cost; see `rival`.
+
+    Args:
+      img_size: rows and columns.
+    """
+    network = nnx.eval_shape(lambda: _built(model, IMG_SIZE, tuple(img_size), size_text(img_size)))
+    network.preprocessing = model.preprocessing.with_size(img_size)
+    return network
+
+
+def size_text(img_size: Sequence[int]) -> str:
+    """Returns the change to images of a size.
+
+    >>> size_text((64, 64)), size_text((48, 64))
+    ('img_size=64', 'img_size=48x64')
+    """
+    return f"{IMG_SIZE}={'x'.join(map(str, dict.fromkeys(img_size)))}"
+
+
+def _built(model: Any, name: str, value: int | tuple[int, ...], change: str) -> Any:
+    """A new network of the same recipe with one argument changed."""
     recipe = getattr(model, "recipe", None)
     if recipe is None:
         raise UserError(f"The rival {change} needs a network from models.create, which says how it was built.")
-    arguments = {**recipe.as_dict(), name: int(text)}
+    if isinstance(model, AroundHost) and name == "depth":
+        raise UserError(f"The rival {change} has no last block for the head to read: try another of {CHANGES[:2]}.")
+    arguments = recipe.as_dict()
     if name == IMG_SIZE:
-        arguments |= models.size_argument(arguments["name"], int(text))
-    network = unfilled(lambda: models.create(**arguments, rngs=nnx.Rngs(0)))
-    record = model.preprocessing
-    network.preprocessing = record.with_size(int(text)) if name == IMG_SIZE else record
-    _fill(network, {name: np.asarray(variable[...]) for name, variable in variables(model).items()}, model, change)
-    return network
+        host = arguments["encoder" if isinstance(model, AroundHost) else "name"]
+        arguments = models.at_size(host, arguments, value)
+    arguments[name] = value
+    dtype = arguments.pop("dtype", None) or "float32"
+    return build(recipe.kind, arguments, dtype=dtype, rngs=nnx.Rngs(0))
 
 
 def smaller_sides(model: Any, shares: Iterable[float]) -> tuple[int, ...]:
@@ -95,7 +131,7 @@ def _fill(network: Any, arrays: Mapping[str, np.ndarray], source: Host, change: 
             if is_table(name):
                 array = resample_to(network, name, array, source=source)
             elif name.endswith(_PATCHES):
-                array = _resampled_patches(array, variable.shape, network.patch_embed.patch_size)
+                array = _resampled_patches(array, variable.shape, host_of(network).patch_embed.patch_size)
         if array is None or array.shape != variable.shape:
             raise UserError(f"The rival {change} does not fit {name} of the network: try another of {CHANGES}.")
         variable[...] = array

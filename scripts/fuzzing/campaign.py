@@ -17,7 +17,7 @@ import warnings
 from pathlib import Path
 
 import attacks
-from attacks import annotations, cards, leaderboards, notes, plans, stored, tfds, weights
+from attacks import annotations, cards, leaderboards, notes, objects, plans, stored, tfds, weights
 
 from jaxprune.report.table import Table, column
 
@@ -37,6 +37,7 @@ ATTACKS: dict[str, tuple[attacks.Attack, int]] = {
     "archives of arrays": (weights.archives, 2000),
     "indices of shards": (weights.indices, 1000),
     "annotations of COCO": (annotations.coco, 2000),
+    **{f"objects of {layout}": (attack, 1000) for layout, attack in objects.SOURCES.items()},
 }
 
 

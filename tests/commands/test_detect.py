@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dense_runs import assert_a_killed_run_ends_as_another, on_one_and_eight
+from flax import nnx
 from PIL import Image
 
-from jaxprune import checkpoints, commands, main, parallel
+from jaxprune import checkpoints, commands, dense, main, parallel
 from jaxprune.commands.detect import inputs, networks
 from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.data.objects.scenes import SceneObjects
@@ -54,8 +55,6 @@ def test_the_recipe_on_coco_has_the_published_numbers():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_whole_detector_is_described_by_its_config(name):
     """Every argument of encoder and head is one, at full size; nothing is computed."""
-    from flax import nnx
-
     made = config(name)
     network = nnx.eval_shape(lambda: networks.new(made, 3))
     assert network.num_classes == 3 and (network.mask_head is None) == (made.data.masks == "none")
@@ -215,12 +214,14 @@ def test_a_trained_detector_is_tested_under_plans(trained, tmp_path):
     made.data.source = ""
     tested = run(made, tmp_path / "plans")
     assert tested["box_AP"] == pytest.approx(summary["box_AP"], abs=1e-6)
-    assert list(tested["plans"]) == ["dense", "topk:restore=last"]
+    assert list(tested["plans"])[:2] == ["dense", "topk:restore=last"]
+    (smaller,) = list(tested["plans"])[2:]
+    assert smaller in ("img_size=16", "img_size=24") and 0 <= tested["plans"][smaller]["box_AP"] <= 1
     assert tested["plans"]["topk:restore=last"]["gflops"] < tested["plans"]["dense"]["gflops"]
     assert tested["plans"]["topk:restore=last"]["speed-up"] > 0
     assert "difference" in (tmp_path / "plans/report.html").read_text()
     with (tmp_path / "plans/plans.csv").open() as file:
-        assert [row["plan"] for row in csv.DictReader(file)] == ["dense", "topk:restore=last"]
+        assert [row["plan"] for row in csv.DictReader(file)] == list(tested["plans"])
 
 
 @pytest.mark.slow
@@ -244,10 +245,37 @@ def test_other_commands_say_which_one_knows_a_detector(trained, tmp_path):
         UserError, match="holds a detector, and a segmentation network is needed: use the command detect"
     ):
         commands.find("segment")(made, tmp_path / "segment")
+
+
+@pytest.mark.slow
+def test_evaluate_and_visualize_take_a_detector(trained, tmp_path):
+    workdir, summary = trained
     made = main.load_config(str(ROOT / "configs/evaluate.py"))
     made.update(run=str(workdir))
-    with pytest.raises(UserError, match=r"holds a detector.*use the command detect"):
-        commands.find("evaluate")(made, tmp_path / "evaluate")
+    assert commands.find("evaluate")(made, tmp_path / "evaluate")["box_AP"] == pytest.approx(summary["box_AP"])
+    made = main.load_config(str(ROOT / "configs/visualize.py"))
+    made.update(run=str(workdir), num_images=2)
+    assert commands.find("visualize")(made, tmp_path / "visualize") == {"images": 2}
+    assert "detections" in (tmp_path / "visualize/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_predict_draws_the_objects_that_a_detector_finds(tmp_path, monkeypatch):
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2, "features": 8, "hidden": 8}
+    counts = {"before_nms": (16, 16), "after_nms": (8, 8), "max_detections": 3, "min_score": 0.0}
+    model = dense.create("mask_rcnn", encoder="vit", num_classes=3, **sizes, **counts, rngs=nnx.Rngs(0))
+    names = ("red", "white", "platelet")
+    checkpoints.save_model(model, tmp_path / "detector.safetensors", class_names=names)
+    Image.fromarray(SceneObjects(1, (40, 48))[0]["image"]).save(tmp_path / "photo.png")
+    made = main.load_config(str(ROOT / "configs/predict.py"))
+    made.update(run=str(tmp_path / "detector.safetensors"), image=str(tmp_path / "photo.png"))
+    monkeypatch.setattr("jaxprune.commands.predict.objects.LEAST", 0.0)
+    for plan in ("", "topk:keep_rate=0.5,restore=last"):
+        made.update(plan=plan, reduction_loc=(0,))
+        found = commands.find("predict")(made, tmp_path / f"predict{len(plan)}")
+        assert 0 < found["objects"] <= 3 and set(found["classes"]) <= set(names) and Path(found["picture"]).is_file()
+        page = (tmp_path / f"predict{len(plan)}/report.html").read_text()
+        assert all(name in page for name in found["classes"])
 
 
 COMMAND = [

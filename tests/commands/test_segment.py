@@ -9,12 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dense_runs import assert_a_killed_run_ends_as_another, on_one_and_eight
+from flax import nnx
 from PIL import Image
 
-from jaxprune import checkpoints, commands, main
+from jaxprune import checkpoints, commands, main, models
+from jaxprune.commands.predict import pixels as predict_pixels
 from jaxprune.commands.segment import networks
+from jaxprune.commands.shared import dense_networks
 from jaxprune.data.maps.scenes import SceneMaps
 from jaxprune.errors import UserError
+from jaxprune.evaluate.contestants import gflops
+from jaxprune.flops.scorers import scorer_flops
+from jaxprune.flops.segmenters import of_segmenter
+from jaxprune.nn.params import split
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs/dense"
 
@@ -58,12 +65,13 @@ def test_a_trained_network_is_tested_under_plans(trained, tmp_path):
     made = config("scenes.py:smoke", segmenter=str(workdir), plans=("topk", "tome"), keep_rate=0.5)
     made.data.source = ""
     tested = run(made, tmp_path / "plans")
-    assert tested["miou"] == pytest.approx(summary["miou"], abs=1e-6) and list(tested["plans"])[1:] == ["topk", "tome"]
+    assert tested["miou"] == pytest.approx(summary["miou"], abs=1e-6)
+    assert list(tested["plans"]) == ["dense", "topk", "tome", "img_size=24"]
     assert tested["plans"]["dense"]["agreement"] == 1 and tested["plans"]["topk"]["agreement"] < 1
     assert tested["plans"]["topk"]["gflops"] < tested["plans"]["dense"]["gflops"]
     assert "difference" in (tmp_path / "plans/report.html").read_text()
     with (tmp_path / "plans/plans.csv").open() as file:
-        assert [row["plan"] for row in csv.DictReader(file)] == ["dense", "topk", "tome"]
+        assert [row["plan"] for row in csv.DictReader(file)] == list(tested["plans"])
 
 
 @pytest.mark.slow
@@ -84,10 +92,10 @@ def test_a_frozen_encoder_keeps_its_weights_and_its_features_give_what_the_netwo
 def folder(root, count=6):
     """Scenes as files: images, and maps with values from 1, 0 where there is no class."""
     scenes = SceneMaps(count, (40, 48))
-    for split in ("train", "test"):
+    for part in ("train", "test"):
         for i in range(count):
             for kind, array in (("images", scenes[i]["image"]), ("annotations", scenes[i]["label_map"] + 1)):
-                place = root / split / kind
+                place = root / part / kind
                 place.mkdir(parents=True, exist_ok=True)
                 array = array.copy()
                 if kind == "annotations":
@@ -129,6 +137,43 @@ def test_wrong_settings_are_said_at_once(tmp_path):
         run(made, tmp_path)
 
 
+def proposal(folder):
+    """A scorer that reads a ConvNet of its own, as text."""
+    tiny = models.create("resnet18", **models.tiny("resnet18"), num_classes=3, rngs=nnx.Rngs(1))
+    checkpoints.save_model(tiny, folder / "proposal.safetensors")
+    return f"papr:run={folder / 'proposal.safetensors'}"
+
+
+def test_a_plan_by_scores_takes_the_scorer_of_the_config_and_counts_its_cost(tmp_path):
+    made = config("scenes.py:smoke,head=linear", plan="from_scores:keep_rate=0.5")
+    with pytest.raises(UserError, match=r"config\.plan='from_scores.*give config\.scorer"):
+        run(made, tmp_path)
+    made.data.mean = (0.5, 0.4, 0.3)
+    made.scorer = proposal(tmp_path)
+    network = networks.new(made, 11)
+    scorer = network.pruner.scorer.scorer
+    assert scorer.normalised == ((0.5, 0.4, 0.3), tuple(made.data.std)) and scorer.grid == network.encoder.grid
+    assert not [name for name in split(network).params if "scorer" in name]
+    ranked = gflops(network) - of_segmenter(network).total / 1e9
+    assert ranked == pytest.approx(scorer_flops(network.pruner.scorer, (32, 32)) / 1e9) and ranked > 0
+    made.update(plan="", plans=("from_scores:keep_rate=0.5",), smaller_images=False)
+    dense, fewer = dense_networks.under_plans(made, networks.new(made, 11)).values()
+    assert dense.pruner is None and gflops(fewer) == gflops(network)
+
+
+@pytest.mark.slow
+def test_a_network_is_trained_and_tested_with_a_scorer(tmp_path):
+    scorer = proposal(tmp_path)
+    made = config("scenes.py:smoke,head=segvit", plan="from_scores:keep_rate=0.5", scorer=scorer)
+    summary = run(made, tmp_path / "run")
+    assert "from_scores" in summary["plan"]
+    made = config("scenes.py:smoke", segmenter=str(tmp_path / "run"), plans=("from_scores:keep_rate=0.8",))
+    made.update(scorer=scorer)
+    made.data.source = ""
+    tested = run(made, tmp_path / "plans")
+    assert tested["miou"] == pytest.approx(summary["miou"], abs=1e-6) and len(tested["plans"]) == 2
+
+
 COMMAND = [
     *(sys.executable, "-m", "jaxprune.main", "--config=configs/dense/scenes.py:smoke"),
     *("--config.steps=60", "--config.checkpoint_every=5", "--config.eval_every=20"),
@@ -166,7 +211,62 @@ def test_predict_benchmark_and_export_take_a_segmentation_network(trained, tmp_p
     made = main.load_config(str(root / "export.py"))
     made.update(run=str(workdir), formats=("stablehlo",), plan="topk:keep_rate=0.5", reduction_loc=(1,))
     assert Path(commands.find("export")(made, tmp_path / "export")["stablehlo"]).is_file()
-    made = main.load_config(str(root / "evaluate.py"))
-    made.update(run=str(workdir))
-    with pytest.raises(UserError, match=r"holds a segmentation network.*use the command segment"):
+
+
+@pytest.mark.slow
+def test_evaluate_is_the_test_of_the_run_and_visualize_draws_it(trained, tmp_path):
+    workdir, summary = trained
+    made = main.load_config(str(CONFIGS.parent / "evaluate.py"))
+    made.update(run=str(workdir), plans=("topk",), reduction_loc=(1,), keep_rate=0.5, smaller_images=False)
+    tested = commands.find("evaluate")(made, tmp_path / "evaluate")
+    assert tested["miou"] == pytest.approx(summary["miou"], abs=1e-6) and list(tested["plans"]) == ["dense", "topk"]
+    made.img_size = 16
+    with pytest.raises(UserError, match="or use the command segment"):
         commands.find("evaluate")(made, tmp_path / "evaluate")
+    made = main.load_config(str(CONFIGS.parent / "visualize.py"))
+    made.update(run=str(workdir), num_images=3)
+    assert commands.find("visualize")(made, tmp_path / "visualize") == {"images": 3}
+    page = (tmp_path / "visualize/report.html").read_text()
+    assert page.count("predictions, mIoU") >= 3 and "Legend" in page
+
+
+@pytest.mark.slow
+def test_a_picture_is_segmented_as_the_run_tests(tmp_path):
+    """By windows, mirrored too: the classes are those of the test; under a plan they differ."""
+    made = config("ade20k.py:smoke", batch_size=2, steps=2)
+    made.test = {"mode": "slide", "stride": (20, 20), "flip": True, "scales": (1.0, 1.5), "batch_size": 0}
+    root = folder(tmp_path / "data", count=2)
+    for kind in ("images", "annotations"):
+        (root / f"test/{kind}/1.png").unlink()
+    made.data.update(source="folder", path=str(root), classes=str(root / "classes.txt"), reduce_zero_label=True)
+    summary = run(made, tmp_path / "run")
+    made = main.load_config(str(CONFIGS.parent / "predict.py"))
+    made.update(run=str(tmp_path / "run"), image=str(root / "test/images/0.png"))
+    pixels = predict_pixels.classes_of(made)
+    labels = np.array(Image.open(root / "test/annotations/0.png"))
+    assert pixels.shape == labels.shape == (40, 48)
+    right = (pixels == labels.astype(int) - 1) & (labels > 0)
+    assert right.sum() / (labels > 0).sum() == pytest.approx(summary["aacc"], abs=1e-6)
+    made.update(plan="topk:keep_rate=0.3", reduction_loc=(1,))
+    assert (predict_pixels.classes_of(made) != pixels).any()
+
+
+@pytest.mark.slow
+def test_tokens_that_leave_are_counted_and_timed(tmp_path):
+    made = config("scenes.py:smoke,head=dtop")
+    made.head.update(thresholds=0.3, keep_per_class=1, layers=1)
+    summary = run(made, tmp_path / "run")
+    assert "reach its heads" in (tmp_path / "run/report.html").read_text()
+    made = config("scenes.py:smoke", segmenter=str(tmp_path / "run"), rounds=2, timed_batch=2)
+    made.data.source = ""
+    tested = run(made, tmp_path / "test")
+    assert tested["miou"] == pytest.approx(summary["miou"], abs=1e-6)
+    with_exits, without = (tested["plans"][name] for name in ("dense", dense_networks.WITHOUT_EXITS))
+    assert without["tokens"] == [16, 16, 16] and with_exits["tokens"][-1] < 16
+    assert with_exits["gflops"] < without["gflops"] and without["speed-up"] > 0
+    made = main.load_config(str(CONFIGS.parent / "benchmark.py"))
+    made.update(run=str(tmp_path / "run"), plans=(), rounds=2, batch_size=2)
+    commands.find("benchmark")(made, tmp_path / "benchmark")
+    with (tmp_path / "benchmark/benchmark.csv").open() as file:
+        costs = {row["plan"]: float(row["GFLOPs"]) for row in csv.DictReader(file)}
+    assert costs["dense"] < costs[dense_networks.WITHOUT_EXITS] == pytest.approx(without["gflops"])

@@ -9,6 +9,7 @@ from support import quick_compile, slow_but
 
 from jaxprune import checkpoints, dense, reduction
 from jaxprune.errors import UserError
+from jaxprune.flops.segmenters import of_segmenter
 from jaxprune.nn.params import merge, split, variables
 
 SIZES = {"img_size": (24, 32), "patch_size": 4, "embed_dim": 16, "depth": 4, "num_heads": 2}
@@ -72,6 +73,58 @@ def test_recipes_and_arguments(name):
         build(name, featurs=3)
     with pytest.raises(UserError, match=r"integer|float"):
         model(jnp.zeros((1, *SIZES["img_size"], 3), jnp.uint8))
+
+
+STAGES = {"img_size": 64, "embed_dim": 8}
+HIERARCHICAL = {
+    "swin_tiny_patch4_window7_224": {**STAGES, "depths": (1,) * 4, "num_heads": (1, 1, 2, 2), "window_size": 2},
+    "convnext_tiny": {"depths": (1,) * 4, "dims": (8, 8, 16, 16), "patch_size": 4},
+    "hiera_tiny_224": {**STAGES, "num_heads": 1, "stages": (1,) * 4},
+}
+MAPS_OF_ONE_GRID = {"segvit": (-1,)}  # of heads that read no others
+
+
+def on_stages(name, encoder, **arguments):
+    takes = dense.plugins.parameters(dense.methods()[name])
+    options = {key: value for key, value in SMALL.items() if key in takes}
+    sizes = {**HIERARCHICAL[encoder], **options, **arguments}
+    return dense.create(name, encoder=encoder, num_classes=CLASSES, **sizes, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("encoder", HIERARCHICAL)
+@pytest.mark.parametrize("name", dense.methods())
+def test_heads_on_hosts_with_stages(name, encoder):
+    """Maps of several grids, at the places of a stage; a head that cannot read them says so."""
+    if name in ("dtop", "segvit"):
+        with pytest.raises(UserError, match=r"use a ViT, or another head|have several grids: choose maps of one"):
+            nnx.eval_shape(lambda: on_stages(name, encoder))
+    if name == "dtop":
+        return
+    options = {"indices": MAPS_OF_ONE_GRID[name]} if name in MAPS_OF_ONE_GRID else {}
+    model = nnx.eval_shape(lambda: on_stages(name, encoder, **options))
+    scores = nnx.eval_shape(lambda model: model(jnp.zeros((2, 64, 64, 3))), model)
+    assert scores.shape == (2, 64, 64, CLASSES)
+    counted = of_segmenter(model)
+    assert counted.encoder > 0 and counted.head > 0
+
+
+def test_maps_that_a_host_has_not_are_refused():
+    with pytest.raises(UserError, match="the encoder has 4 maps, from 0 to 3"):
+        nnx.eval_shape(lambda: on_stages("upernet", "convnext_tiny", indices=(0, 1, 2, 4)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", HIERARCHICAL)
+def test_gradients_reach_hosts_with_stages(encoder):
+    parts = split(on_stages("upernet", encoder))
+    inputs = jax.random.normal(jax.random.key(0), (1, 64, 64, 3))
+    labels = jax.random.randint(jax.random.key(1), (1, 64, 64), 0, CLASSES)
+    loss = lambda params: merge(parts.graph, params, parts.rest).loss(inputs, labels, key=jax.random.key(2))[0]
+    grads = jax.jit(jax.grad(loss), compiler_options=quick_compile())(parts.params)
+    assert all(np.isfinite(grad).all() for grad in grads.values())
+    for place in ("encoder.patch_embed", "encoder.stem", "head."):
+        reached = [np.any(grad) for name, grad in grads.items() if name.startswith(place)]
+        assert not reached or any(reached), place
 
 
 def test_dropout_needs_a_key():

@@ -5,9 +5,10 @@ import numpy as np
 from flax import nnx
 
 from jaxprune import dense, flops, models, reduction, scoring
-from jaxprune.evaluate.contestants import contestants, logits, on_smaller_images
+from jaxprune.evaluate.contestants import contestants, gflops, logits, on_smaller_images
 from jaxprune.evaluate.forwards import pixels, under_plan
 from jaxprune.flops.detectors import of_detector
+from jaxprune.open.rivals import abstract_rival
 from jaxprune.ops.resize import resize
 from jaxprune.reduction import DENSE
 
@@ -55,3 +56,19 @@ def test_plans_stand_beside_the_same_network_on_smaller_images():
         assert rival.gflops() < contestants(model, {})[DENSE].gflops() and found["assign"] == ()
         np.testing.assert_array_equal(rival.model.head.kernel[...], model.head.kernel[...])
     assert on_smaller_images(contestants(model, {})) == {}
+
+
+def test_a_network_with_a_head_stands_on_smaller_images_of_the_same_shape_at_the_cost_of_each_plan():
+    sizes = {**SIZES, "img_size": (48, 64)}
+    model = dense.create("linear", encoder="vit", num_classes=3, **sizes, rngs=nnx.Rngs(0))
+    plans = {"half": reduction.Plan("topk", 0.5, (0,)), "tenth": reduction.Plan("from_scores", keep_rate=0.1)}
+    made = contestants(model, plans, scorer=scoring.create("norm", grid=model.encoder.grid))
+    rivals = on_smaller_images(made)
+    assert list(rivals) == ["img_size=40x56", "img_size=16x24"]
+    costs = [gflops(abstract_rival(model, (8 * rows, 8 * round(rows * 8 / 6)))) for rows in range(2, 6)]
+    for name, rival in zip(plans, rivals.values(), strict=True):
+        rows, columns = rival.model.preprocessing.img_size
+        assert nnx.eval_shape(rival.model, jnp.zeros((1, rows, columns, 3))).shape == (1, rows, columns, 3)
+        assert rival.gflops() == min(costs, key=lambda cost, name=name: abs(cost - made[name].gflops()))
+    assert on_smaller_images(contestants(model, {})) == {}
+    assert on_smaller_images(contestants(made["half"].model, {"half": plans["half"]})) == {}

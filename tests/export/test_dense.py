@@ -15,6 +15,7 @@ HEADS = {
     "fcn": {"features": 8},
     "upernet": {"features": 8, "auxiliary_features": 8},
     "segvit": {"features": 8, "head_heads": 2, "layers": 1},
+    "dtop": {"features": 8, "head_heads": 2, "layers": 1, "thresholds": 0.3, "keep_per_class": 1},
 }
 
 

@@ -4,7 +4,7 @@ import pytest
 from flax import nnx
 
 from jaxprune import dense, reduction
-from jaxprune.flops.segmenters import of_segmenter
+from jaxprune.flops.segmenters import of_exits, of_segmenter
 from jaxprune.reduction import Plan
 
 
@@ -36,3 +36,17 @@ def test_a_plan_saves_in_the_encoder_alone_and_blocks_behind_the_last_map_do_not
     assert reduced.head == whole.head and reduced.encoder < 0.8 * whole.encoder
     early = dense.create("fcn", encoder="vit", features=8, index=1, **sizes, rngs=nnx.Rngs(0))
     assert of_segmenter(early).encoder < 0.6 * whole.encoder
+
+
+def test_tokens_that_leave_between_heads_do_not_count():
+    sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depth": 4, "num_heads": 2, "num_classes": 3}
+    build = lambda **exits: nnx.eval_shape(
+        lambda: dense.create("dtop", encoder="vit", features=8, head_heads=2, **sizes, **exits, rngs=nnx.Rngs(0))
+    )
+    model, by_scores = build(), build(exits="scores", keep_rates=(0.5, 0.25))
+    whole = of_segmenter(model)
+    assert whole == of_exits(model, (64, 64, 64)) and of_exits(model, (64, 32, 16)) == of_segmenter(by_scores)
+    assert of_exits(model, (64, 40, 20)).total < of_exits(model, (64, 64, 20)).total < whole.total
+    fast = nnx.eval_shape(lambda model: reduction.apply(model, Plan("topk", keep_rate=0.5, reduction_loc=(1,))), model)
+    reduced = of_segmenter(fast)
+    assert reduced == of_exits(fast, (32, 32, 32)) and reduced.encoder < whole.encoder and reduced.head < whole.head

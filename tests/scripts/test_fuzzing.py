@@ -3,8 +3,10 @@
 import sys
 import time
 
+import attacks
 import pytest
 import signals
+from attacks import objects
 
 from jaxprune import main
 
@@ -25,6 +27,12 @@ def test_a_command_goes_on_in_its_directory_and_an_error_is_no_end_by_a_signal(s
     rows = list(signals.measure("command", (), 2, 1, tmp_path))
     assert [row.phase for row in rows] == ["start", "one", "two"]
     assert all((row.signals, row.lost, row.raw, row.other) == (2, 0, raw, 0) for row in rows)
+
+
+@pytest.mark.parametrize("layout", objects.SOURCES)
+def test_damaged_objects_end_in_one_line_or_are_sound(layout, tmp_path):
+    outcome = attacks.run(objects.SOURCES[layout](tmp_path, 40, 1))
+    assert not outcome.raw and not outcome.unnoticed and 0 < outcome.refused < outcome.cases == 40
 
 
 @pytest.mark.parametrize("command", signals.COMMANDS)

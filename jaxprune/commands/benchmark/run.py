@@ -10,12 +10,16 @@ from flax import nnx
 from jaxprune import models
 from jaxprune.bench.costs import BenchmarkRow, costs
 from jaxprune.bench.publish import publish
+from jaxprune.commands import segment
 from jaxprune.commands.benchmark import by_image, page
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
+from jaxprune.commands.shared.dense_networks import WITHOUT_EXITS
 from jaxprune.config import Config
+from jaxprune.dense.dtop import DToP
 from jaxprune.dense.parts.base import DenseNetwork
 from jaxprune.evaluate.collectors import plans
-from jaxprune.evaluate.contestants import Contestant, contestants, on_smaller_images
+from jaxprune.evaluate.contestants import Contestant, contestant, contestants, on_smaller_images, random_images
+from jaxprune.evaluate.segmentation.exits import gflops_on
 from jaxprune.nn.host import Host
 from jaxprune.open import Classifier
 from jaxprune.reduction import Plan, standalone
@@ -68,7 +72,10 @@ def measure(config: Config, workdir: Path) -> Measured:
     )
     if config.smaller_images:
         candidates |= on_smaller_images(candidates)
-    measured, comparison, names = costs(candidates, config.batch_size, config.rounds), None, ()
+    if isinstance(model, DToP):
+        candidates[WITHOUT_EXITS] = contestant(model.without_exits())
+    by_exits = _by_exits(config, candidates) if isinstance(model, DToP) else {}
+    measured, comparison, names = costs(candidates, config.batch_size, config.rounds, **by_exits), None, ()
     compares = classifier is not None and not isinstance(classifier.model, DenseNetwork)
     if classifier is not None and compares and inputs.has_images(classifier.origin, config):
         comparison, names = _compare(config, classifier, candidates), classifier.class_names
@@ -103,6 +110,17 @@ def _plans(config: Config, model: Any) -> dict[str, Plan]:
         return networks.plans(config)
     print(f"A {type(model).__name__} has no tokens to reduce: it is measured without plans.")
     return {}
+
+
+def _by_exits(config: Config, candidates: dict[str, Contestant]) -> dict[str, Any]:
+    """How a network with exits is timed: on images of its run, if it is one, with GFLOPs by the tokens that go on."""
+    of_run = config.run and Path(config.run).is_dir() and not (config.img_size or config.data.source)
+    images = segment.timed_images(config) if of_run else random_images
+    batch = {name: images(candidate.model, config.batch_size) for name, candidate in candidates.items()}
+    return {
+        "images": images,
+        "gflops": {name: gflops_on(candidate.model, batch[name]) for name, candidate in candidates.items()},
+    }
 
 
 def _compare(config: Config, classifier: Classifier, candidates: dict[str, Contestant]) -> plans.Comparison:

@@ -16,8 +16,8 @@ from jaxprune.commands.shared.training import Length, Training, begin, interrupt
 from jaxprune.config import Config
 from jaxprune.data.augment_objects import detector_input
 from jaxprune.data.objects.truth import Truth
+from jaxprune.evaluate.contestants import gflops
 from jaxprune.evaluate.detection import DetectionOutcome, measure
-from jaxprune.flops.detectors import of_detector
 from jaxprune.measures.average_precision import library
 from jaxprune.measures.detection_matches import interval
 from jaxprune.nn.params import Split, merge
@@ -46,7 +46,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
     def outcome(state: TrainState, last: bool) -> DetectionOutcome:
         arrays = {"model": (parts, {**frozen, **state.params})}
-        return _measured(config, arrays, training.held_out, truth, training.mesh, last)["model"]
+        return measured(config, arrays, training.held_out, truth, training.mesh, last)["model"]
 
     tested: dict[int, DetectionOutcome] = {}
 
@@ -69,7 +69,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     about = {"plan": dense_networks.plan_text(network), "classes": training.train.num_classes}
     summary = {**training.outcome(result), **_scores(at_end), **about}
     summary["parameters"] = sum(int(x.size) for x in parts.params.values())
-    tests = {"model": Tested(at_end, of_detector(network).total / 1e9)}
+    tests = {"model": Tested(at_end, gflops(network))}
     page = functools.partial(describe, tests=tests, truth=truth, class_names=tuple(training.train.class_names))
     return training.conclude(summary, page)
 
@@ -119,9 +119,21 @@ def _loss(config: Config, parts: Split, frozen: dict[str, jax.Array]) -> LossFn:
     return loss_fn
 
 
-def _measured(
-    config: Config, arrays: Any, source: Any, truth: Truth, mesh: Any, last: bool = True
+def measured(
+    config: Config,
+    arrays: Any,
+    source: Any,
+    truth: Truth,
+    mesh: Any,
+    last: bool = True,
+    sides: dict[str, int] | None = None,
 ) -> dict[str, DetectionOutcome]:
+    """Returns what detectors find in a source, by name; see `evaluate.detection`.
+
+    Args:
+      last: whether intervals and pictures are wanted.
+      sides: of networks that read smaller images.
+    """
     return measure(
         arrays,
         source,
@@ -129,6 +141,7 @@ def _measured(
         preprocessing(config),
         mesh,
         batch_size=config.test_batch or config.batch_size,
+        sides=sides,
         masks=config.data.masks != "none",
         intervals=last,
         pictures=config.pictures if last else 0,
@@ -167,13 +180,13 @@ def _test(config: Config, workdir: Path) -> dict[str, Any]:
     inputs.require_same_classes(class_names, source, config.detector)
     truth, by_plan = Truth.of(source), dense_networks.under_plans(config, network)
     arrays = dense_networks.arrays(by_plan)
+    sides = {name: max(detector.preprocessing.sides) for name, detector in by_plan.items()}
     return dense_networks.conclude_test(
         config,
         workdir,
         by_plan,
-        _measured(config, arrays, source, truth, shared_inputs.mesh(config)),
+        measured(config, arrays, source, truth, shared_inputs.mesh(config), sides=sides),
         source,
-        macs=lambda detector: of_detector(detector).total,
         scores=_scores,
         describe=functools.partial(describe, truth=truth, class_names=class_names),
     )

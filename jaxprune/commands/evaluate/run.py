@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxprune.commands.evaluate import by_image, page
+from jaxprune.commands.evaluate import by_image, page, pixels_or_objects
 from jaxprune.commands.evaluate.settings import Settings
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
 from jaxprune.config import Config
@@ -20,10 +20,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Evaluates the classifier of `config.run` or `config.model` on its own held-out data, or on `config.data`.
 
     The classifier and its plans see every image once, in one pass. A network that spends by image is evaluated at all
-    its exits, and under thresholds for budgets.
+    its exits, and under thresholds for budgets. A segmentation network or a detector gets the test of its own command.
     """
     if networks.spends_by_image(config):
         return by_image.evaluate(config, workdir)
+    if pixels_or_objects.is_of_kind(config):
+        return pixels_or_objects.evaluate(config, workdir)
     classifier = networks.classifier(config)
     model, names, origin = classifier
     config = inputs.with_data_of(origin, model.preprocessing, config)

@@ -21,6 +21,7 @@ LEAST = 0.5  # score of the detections that are drawn
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Finds the objects of `config.image`, resized to fit the network of `config.run`."""
     model, names, origin = networks.with_head(config)
+    model = networks.under_plan(config, model)
     image = picture.read(config)
     record = model.preprocessing
     prepared = TestObjects(max(record.sides)).prepare({"image": image}, _no_draws, False)

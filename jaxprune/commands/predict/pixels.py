@@ -3,25 +3,26 @@
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from jaxprune.commands.predict import picture
-from jaxprune.commands.shared import networks, reporting
+from jaxprune.commands.segment.settings import test_time
+from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.config import Config
-from jaxprune.data.joint.resize import resized
-from jaxprune.dense.parts.inference import probabilities
-from jaxprune.nn.images import normalize
+from jaxprune.evaluate.segmentation.at_test import WHOLE, TestTime, groups
+from jaxprune.evaluate.segmentation.measure import predictor
+from jaxprune.nn.params import split
+from jaxprune.open import Classifier
+from jaxprune.ops.label_maps import IGNORED
 from jaxprune.report.pictures.label_map import legend, overlay, palette
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Segments `config.image`, resized to the size of the network of `config.run`."""
-    model, names, origin = networks.with_head(config)
-    image = picture.read(config)
-    record = model.preprocessing
-    images = normalize(jnp.asarray(resized(image, record.img_size))[None], record.mean, record.std)
-    classes = np.asarray(probabilities(model(images), image.shape[:2])[0].argmax(-1)).astype(np.uint8)
+    """Segments `config.image` by the network of `config.run`, as that run tests: windows, mirrors, scales."""
+    _, names, origin = opened = networks.with_head(config)
+    image, classes = picture.read(config), classes_of(config, opened)
     shares = np.bincount(classes.reshape(-1), minlength=len(names)) / classes.size
     order, colours = np.argsort(-shares, kind="stable"), palette(len(names))
     present = [int(k) for k in order if shares[k]]
@@ -34,3 +35,38 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         rows = [{"class": names[k], "share of pixels": float(shares[k])} for k in present]
         section.table(rows, formats=".1%")
     return {"class": names[present[0]], "share": float(shares[present[0]]), "picture": str(path)}
+
+
+def classes_of(config: Config, opened: Classifier | None = None) -> np.ndarray:
+    """Returns the class of each pixel of `config.image`, uint8 (h, w).
+
+    Args:
+      opened: the network, by default that of `config.run`.
+    """
+    network, names, _ = opened or networks.with_head(config)
+    model = networks.under_plan(config, network)
+    return _classes(_time(config, model), model, picture.read(config), len(names))
+
+
+def _time(config: Config, model: Any) -> TestTime:
+    """How the run of the network tests; whole images where there is no run."""
+    size = model.preprocessing.img_size
+    if not Path(config.run).is_dir():
+        return TestTime(size, WHOLE)
+    recorded = inputs.recorded_config(config.run, group="test")
+    return test_time(ConfigDict({name: recorded[name] for name in ("data", "test")})).at(size)
+
+
+def _classes(time: TestTime, model: Any, image: np.ndarray, num_classes: int) -> np.ndarray:
+    """The class of each pixel, uint8 (h, w)."""
+    shape: Any = image.shape[:2]
+    ((_, way),) = groups((time,), [shape])
+    example = way.prepare({"image": image, "label_map": np.full(shape, IGNORED, np.uint8)}, _no_draws, False)
+    parts = split(model)
+    call = jax.jit(predictor(parts, time, way, model.preprocessing, num_classes))
+    batch = {name: np.asarray(value)[None] for name, value in example.items()}
+    return np.asarray(call({**parts.params, **parts.rest}, batch)["prediction"])[0, : shape[0], : shape[1]]
+
+
+def _no_draws(stream: int) -> Any:
+    raise AssertionError(f"stream {stream}: nothing is drawn for a prediction")

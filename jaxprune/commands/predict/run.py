@@ -27,6 +27,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if networks.spends_by_image(config):
         return exits.run(config, workdir)
     model, names, origin = networks.classifier(config)
+    model = networks.under_plan(config, model)
     views = {"num_clips": config.data.num_clips, "num_crops": config.data.num_crops}
     prepared = open_pictures(config.image, model.preprocessing, seed=config.seed, **views).read(0)
     (image,), (confidences,) = predictions.of_pictures(model, [prepared], inputs.mesh(config))

@@ -6,14 +6,15 @@ from jaxprune.config import Config
 
 
 @record()
-class Settings(inspection.ClassifierInspection):
-    """A classifier and a picture."""
+class Settings(inspection.OnePlan, inspection.ClassifierInspection):
+    """A classifier, a segmentation network or a detector, and a picture."""
 
     FIRST = (
         *("run", "model.weights", "model.name", "image"),
-        *("model.class_names", "img_size", "workdir"),
+        *("model.class_names", "img_size", "plan", "workdir"),
     )
 
+    scorer: str = inspection.scorer_text("", 'of a plan with from_scores: "norm", "ltrp:run=RUN", …')
     image: str = setting("", 'a file, or "scenes": a built-in picture')
 
     @staticmethod

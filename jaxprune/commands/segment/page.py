@@ -14,6 +14,7 @@ from jaxprune.commands.shared.dense_page import Tested
 from jaxprune.config import Config
 from jaxprune.data.maps.label_maps import LabelMaps
 from jaxprune.evaluate.collectors.segmentation import Outcome
+from jaxprune.evaluate.segmentation.exits import stayed
 from jaxprune.measures.intervals import NO_INTERVAL, Interval
 from jaxprune.measures.segmentation import intervals, paired_intervals, scores
 from jaxprune.report import Section, plots
@@ -22,6 +23,11 @@ from jaxprune.report.pictures.layout import upscale
 from jaxprune.report.table import Table, column
 from jaxprune.train.writer import read_metrics
 
+# How GFLOPs and speed of networks with exits are measured.
+BY_EXITS = (
+    "They count the tokens that went on, the mean over images; speed is that of dense.TokenEngine, which removes the "
+    "others, on images of the test."
+)
 MOST_CLASSES = 40  # of a drawn confusion matrix
 BOOTSTRAP = "95 % interval over images (bootstrap)"
 
@@ -70,21 +76,34 @@ def describe(
     """
     workdir.mkdir(parents=True, exist_ok=True)
     first = next(iter(tests.values())).outcome
-    colours = rules.palette if rules is not None and rules.palette else palette(len(class_names))
+    colours = colours_of(rules, class_names)
     title = "Segmentation" if dense_page.trains(summary) else "Test of a segmentation network"
     with reporting.report_section(workdir, workdir.name, title, f"segment-{workdir.name}") as section:
-        _head(section, config, workdir, summary)
+        _head(section, config, workdir, summary, first)
         if len(tests) > 1:
-            _plans(section, workdir, tests)
+            _plans(section, workdir, tests, windows=config.test.mode == "slide")
         rows = _classes(first, class_names)
         rows.write_csv(workdir / "classes.csv")
         section.table(rows, caption=f"Classes: IoU with its {BOOTSTRAP}; share of the labelled pixels.")
         _confusion(section, workdir, first, class_names)
-        _pictures(section, first, class_names, colours)
+        add_pictures(section, first, class_names, colours)
         reporting.broken_files(section, *sources)
 
 
-def _head(section: Section, config: Config, workdir: Path, summary: Mapping[str, Any]) -> None:
+def _exits(outcome: Outcome) -> str:
+    """How many tokens of a network with exits go on."""
+    if not outcome.rows:
+        return ""
+    counts = ", ".join(f"{count:.4g}" for count in stayed(outcome.rows))
+    return f" Of the tokens of an image or window, {counts} reach its heads in the mean."
+
+
+def colours_of(rules: LabelMaps | None, class_names: Sequence[str]) -> Sequence[tuple[int, int, int]]:
+    """The colours of the classes: those of their file, where it has any."""
+    return rules.palette if rules is not None and rules.palette else palette(len(class_names))
+
+
+def _head(section: Section, config: Config, workdir: Path, summary: Mapping[str, Any], outcome: Outcome) -> None:
     windows = "windows that slide" if config.test.mode == "slide" else "whole images"
     scales = ", ".join(f"{scale:g}" for scale in config.test.scales)
     options = [f"scales {scales}"] if len(config.test.scales) > 1 else []
@@ -92,7 +111,7 @@ def _head(section: Section, config: Config, workdir: Path, summary: Mapping[str,
     also = f", with {' and '.join(options)}" if options else ""
     section.text(
         f"{dense_page.introduction(config, summary, 'only the head is')} Tested on {summary['images']} images by "
-        f"{windows}{also}. {summary['void_share']:.2%} of their pixels have no class and do not count."
+        f"{windows}{also}.{_exits(outcome)} {summary['void_share']:.2%} of their pixels have no class and do not count."
     )
     dense_page.add_tiles(section, summary, {"mIoU": "miou", "mAcc": "macc", "aAcc": "aacc"}, BOOTSTRAP)
     if dense_page.trains(summary):
@@ -101,8 +120,9 @@ def _head(section: Section, config: Config, workdir: Path, summary: Mapping[str,
         reporting.curves(section, records, {"eval/miou": "held-out"}, "mIoU", shares=True)
 
 
-def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested[Outcome]]) -> None:
+def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested[Outcome]], *, windows: bool) -> None:
     (_, dense), *_ = tests.items()
+    exits = f" {BY_EXITS}" if dense.outcome.rows else ""
     rows = []
     for name, (outcome, gflops, cost) in tests.items():
         spans = intervals(outcome.areas)
@@ -119,7 +139,9 @@ def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested[Outcome]]
         score="mIoU",
         columns=("agreement", "pixel_accuracy"),
         caption=f"Each network, with the {BOOTSTRAP}; difference: of mIoU from the first row, on the same images; "
-        "agreement: mean share of pixels with the first row's class. GFLOPs of one image or window, head included.",
+        "agreement: mean share of pixels with the first row's class. GFLOPs of one image or window, head included."
+        f"{exits}",
+        windows=windows,
     )
 
 
@@ -147,9 +169,10 @@ def _confusion(section: Section, workdir: Path, outcome: Outcome, class_names: S
     section.figure(plots.confusion_matrix(shares, names), caption=caption)
 
 
-def _pictures(
+def add_pictures(
     section: Section, outcome: Outcome, class_names: Sequence[str], colours: Sequence[tuple[int, int, int]]
 ) -> None:
+    """Adds the images of an outcome with their labels and predictions, those with the lowest mIoU first."""
     if not outcome.worst:
         return
     maps = [labels for picture in outcome.worst for labels in (picture.label_map, picture.prediction)]

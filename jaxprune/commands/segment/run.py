@@ -13,15 +13,18 @@ from jaxprune.commands.segment import features, inputs, networks
 from jaxprune.commands.segment.page import Tested, describe
 from jaxprune.commands.segment.parameter_groups import grouped_optimizer
 from jaxprune.commands.segment.settings import test_time
+from jaxprune.commands.segment.timed_images import of_source
 from jaxprune.commands.shared import dense_networks
 from jaxprune.commands.shared import inputs as shared_inputs
 from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.commands.shared.training import Length, Training, begin, interrupted
 from jaxprune.config import Config
 from jaxprune.data.augment_maps import augment_maps
+from jaxprune.dense.dtop import DToP
 from jaxprune.evaluate.collectors.segmentation import Outcome
+from jaxprune.evaluate.contestants import gflops, random_images
+from jaxprune.evaluate.segmentation import exits
 from jaxprune.evaluate.segmentation.measure import measure
-from jaxprune.flops.segmenters import of_segmenter
 from jaxprune.measures.segmentation import intervals, scores
 from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split, variables
@@ -44,7 +47,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
     def outcome(state: TrainState, pictures: int = 0) -> Outcome:
         arrays = {**frozen, **state.params, **state.extra.get(BATCH_STATS, {})}
-        return _measured(config, {"model": (parts, arrays)}, training.held_out, training.mesh, pictures)["model"]
+        return measured(config, {"model": (parts, arrays)}, training.held_out, training.mesh, pictures)["model"]
 
     last: dict[str, Outcome] = {}
 
@@ -70,9 +73,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     tested = last.get("model") or outcome(result.state, config.pictures)
     about = {"plan": dense_networks.plan_text(network), "classes": training.train.num_classes}
     summary = {**training.outcome(result), **_scores(tested), **about}
-    cost = of_segmenter(network).total / 1e9
     names = tuple(training.train.class_names)
-    tests = {"model": Tested(tested, cost)}
+    tests = {"model": Tested(tested, _cost(network, tested))}
     page = functools.partial(describe, tests=tests, rules=inputs.rules(config), class_names=names)
     return training.conclude(summary, page)
 
@@ -138,7 +140,10 @@ def _reported(network: Any, shares: Any, running: dict[str, jax.Array]) -> dict[
     return metrics
 
 
-def _measured(config: Config, contestants: dict, source: Any, mesh: Any, pictures: int) -> dict[str, Outcome]:
+def measured(
+    config: Config, contestants: dict, source: Any, mesh: Any, pictures: int, sizes: dict[str, Any] | None = None
+) -> dict[str, Outcome]:
+    """Returns what networks make of a source, by name; see `evaluate.segmentation.measure`."""
     record = preprocessing(config)
     return measure(
         contestants,
@@ -147,6 +152,7 @@ def _measured(config: Config, contestants: dict, source: Any, mesh: Any, picture
         record,
         mesh,
         batch_size=config.test.batch_size or config.batch_size,
+        sizes=sizes,
         pictures=pictures,
         num_threads=config.data.num_threads,
         process_index=jax.process_index(),
@@ -173,6 +179,23 @@ def _scores(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def _cost(network: Any, outcome: Outcome) -> float:
+    """GFLOPs of an image or window; of a network with exits, by the tokens that went on in the test."""
+    return exits.gflops_of(network, outcome.rows) if outcome.rows else gflops(network)
+
+
+def _beside(outcome: Outcome) -> dict[str, Any]:
+    counts = {"tokens": exits.stayed(outcome.rows)} if outcome.rows else {}
+    return {"agreement": float(np.mean(outcome.agreement)), **counts}
+
+
+def _timed_images(config: Config, source: Any, by_plan: dict[str, Any]) -> Any:
+    """What networks read when they are timed: with exits among them, images of the test."""
+    if not any(isinstance(network, DToP) for network in by_plan.values()):
+        return random_images
+    return of_source(config, source)
+
+
 def _test(config: Config, workdir: Path) -> dict[str, Any]:
     """Tests the network of `config.segmenter`, and the same under plans."""
     network, class_names = networks.trained(config)
@@ -181,14 +204,16 @@ def _test(config: Config, workdir: Path) -> dict[str, Any]:
     shared_inputs.require_classes(source, len(class_names), config.segmenter)
     by_plan = dense_networks.under_plans(config, network)
     arrays, mesh = dense_networks.arrays(by_plan), shared_inputs.mesh(config)
+    sizes = {name: segmenter.preprocessing.img_size for name, segmenter in by_plan.items()}
     return dense_networks.conclude_test(
         config,
         workdir,
         by_plan,
-        _measured(config, arrays, source, mesh, config.pictures),
+        measured(config, arrays, source, mesh, config.pictures, sizes),
         source,
-        macs=lambda segmenter: of_segmenter(segmenter).total,
+        cost=_cost,
+        images=_timed_images(config, source, by_plan),
         scores=_scores,
-        beside=lambda outcome: {"agreement": float(np.mean(outcome.agreement))},
+        beside=_beside,
         describe=functools.partial(describe, rules=inputs.rules(config), class_names=class_names),
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
@@ -17,11 +18,13 @@ from jaxprune.commands.shared import inputs, networks
 from jaxprune.commands.shared.dense_page import Tested
 from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.config import Config
+from jaxprune.dense.dtop import DToP
 from jaxprune.errors import UserError
-from jaxprune.evaluate.contestants import contestant
+from jaxprune.evaluate.contestants import contestant, contestants, gflops, on_smaller_images, random_images
 from jaxprune.nn.params import Split, split
 from jaxprune.reduction import DENSE
 
+WITHOUT_EXITS = "without exits"  # a network with exits whose tokens all go on
 ENCODER = "encoder."  # begins the names of its parameters
 
 # The arrays of networks by name, as `evaluate` runs them: their parts, and all their arrays.
@@ -55,7 +58,9 @@ def new(config: Config, **arguments: Any) -> Any:
         door.initialise(network.encoder, start)
     network.preprocessing = preprocessing(config)
     if config.plan:
-        network = reduction.apply(network, networks.plan(config, config.plan), rngs=nnx.Rngs(config.seed))
+        plan = networks.plan(config, config.plan)
+        scorer = networks.guide(config, network) if plan.at_input else None
+        network = reduction.apply(network, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
     return network
 
 
@@ -87,13 +92,16 @@ def plan_text(network: Any) -> str | None:
 
 
 def under_plans(config: Config, network: Any) -> dict[str, Any]:
-    """Returns the network as it is, and under each of `config.plans`."""
+    """Returns the network as it is, under each of `config.plans`, and on smaller images of about their FLOPs."""
     first = DENSE if network.plan is None else network.plan.text
-    reduced = {
-        text: reduction.apply(network, plan, rngs=nnx.Rngs(config.seed))
-        for text, plan in networks.plans(config).items()
-    }
-    return {first: network, **reduced}
+    plans = networks.plans(config)
+    scorer = networks.guide(config, network) if any(plan.at_input for plan in plans.values()) else None
+    candidates = contestants(network, plans, scorer=scorer, seed=config.seed)
+    if config.smaller_images and plans:
+        candidates |= on_smaller_images(candidates)
+    models = {name: candidate.model for name, candidate in candidates.items() if name != DENSE}
+    exits = {WITHOUT_EXITS: network.without_exits()} if isinstance(network, DToP) else {}
+    return {first: network, **exits, **models}
 
 
 def with_recorded(config: Config, origin: str, network: Any, img_size: int | tuple[int, int], remedy: str) -> Config:
@@ -120,17 +128,54 @@ def with_recorded(config: Config, origin: str, network: Any, img_size: int | tup
     return ConfigDict(values)
 
 
+def test_of_run(defaults: Config, config: Config, key: str) -> Config:
+    """Returns the settings of `segment` or `detect` that test the network of `config.run` as its own run did.
+
+    Args:
+      defaults: those of the command.
+      config: of another command; its plans, and what goes with them, are taken.
+      key: the setting that names the network.
+
+    Raises:
+      UserError: the config has other images, or another size.
+    """
+    if ("data" in config and config.data.source) or ("img_size" in config and config.img_size):
+        raise UserError(
+            f"{config.run} is tested as its run did, on the images of that: leave --config.data.source and "
+            f"--config.img_size out, or use the command {defaults.task} with --config.{key}={config.run}."
+        )
+    recorded = inputs.recorded_config(config.run) if Path(config.run).is_dir() else {}
+    values: dict[str, Any] = {**defaults.to_dict(), key: str(config.run)}
+    of_run = ("batch_size", "test", "test_batch")
+    here = ("plans", "keep_rate", "reduction_loc", "scorer", "smaller_images", "seed", "mesh")
+    values |= {name: recorded[name] for name in of_run if name in values and name in recorded}
+    values |= {name: config[name] for name in here if name in config}
+    return ConfigDict({**values, "data": {**values["data"], "source": ""}})
+
+
 def arrays(by_plan: Mapping[str, Any]) -> Arrays:
     """Returns the parts of each network, and all its arrays."""
     parts = {name: split(network) for name, network in by_plan.items()}
     return {name: (part, {**part.params, **part.rest}) for name, part in parts.items()}
 
 
-def speeds(config: Config, by_plan: Mapping[str, Any]) -> dict[str, PlanCost]:
-    """The speed of each network, in turns with the first one, on images of the size that they read."""
+def speeds(
+    config: Config,
+    by_plan: Mapping[str, Any],
+    gflops: Mapping[str, float],
+    images: Callable[[Any, int], jax.Array] = random_images,
+) -> dict[str, PlanCost]:
+    """The speed of each network, in turns with the first one.
+
+    Args:
+      gflops: of each network.
+      images: (network, number) -> normalised images of the size that it reads.
+    """
     first, *reduced = by_plan
     timed = {DENSE: contestant(by_plan[first])} | {name: contestant(by_plan[name]) for name in reduced}
-    return dict(zip((first, *reduced), costs(timed, config.timed_batch, config.rounds), strict=True))
+    counted = dict(zip(timed, (gflops[name] for name in by_plan), strict=True))
+    measured = costs(timed, config.timed_batch, config.rounds, images=images, gflops=counted)
+    return dict(zip((first, *reduced), measured, strict=True))
 
 
 def conclude_test(
@@ -140,23 +185,26 @@ def conclude_test(
     outcomes: Mapping[str, Any],
     source: Any,
     *,
-    macs: Callable[[Any], float],
     scores: Callable[[Any], dict[str, Any]],
     describe: Callable[..., None],
     beside: Callable[[Any], dict[str, Any]] = lambda outcome: {},
+    cost: Callable[[Any, Any], float] = lambda network, outcome: gflops(network),
+    images: Callable[[Any, int], jax.Array] = random_images,
 ) -> dict[str, Any]:
     """Measures the speed of tested networks if `config.rounds` asks for it, and writes the report; returns the summary.
 
     Args:
       by_plan: the networks, that as it is first.
       outcomes: what each made of the images of `source`.
-      macs: network -> multiply-accumulates of an image.
       scores: outcome -> the numbers of a summary.
       beside: outcome -> further numbers of a network in the comparison.
+      cost: (network, outcome) -> GFLOPs of an image that it reads, with the scorer of its plan.
+      images: see `speeds`.
       describe: called with (config, workdir, summary, source, tests=) in the writing process.
     """
-    timed = speeds(config, by_plan) if config.rounds else {}
-    tests = {name: Tested(outcome, macs(by_plan[name]) / 1e9, timed.get(name)) for name, outcome in outcomes.items()}
+    counted = {name: cost(by_plan[name], outcome) for name, outcome in outcomes.items()}
+    timed = speeds(config, by_plan, counted, images) if config.rounds else {}
+    tests = {name: Tested(outcome, counted[name], timed.get(name)) for name, outcome in outcomes.items()}
     (network, *_), (first, *_) = by_plan.values(), outcomes.values()
     summary = {**scores(first), "data": loader.describe(source), "plan": plan_text(network)}
     summary["plans"] = {

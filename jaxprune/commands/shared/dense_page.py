@@ -8,8 +8,15 @@ from jaxprune.bench.costs import PlanCost
 from jaxprune.commands.shared import reporting
 from jaxprune.config import Config
 from jaxprune.measures.intervals import Interval
+from jaxprune.open.rivals import IMG_SIZE
 from jaxprune.report import Section, findings, plots
 from jaxprune.report.table import Table
+
+# Explanation of the rows of networks on smaller images.
+RIVALS = (
+    f"{IMG_SIZE}=N is the first row's network on smaller images of N rows and columns, resized from the same ones, "
+    "without a plan: what a plan of its FLOPs has to beat."
+)
 
 Outcome = TypeVar("Outcome")
 
@@ -61,9 +68,19 @@ def add_tiles(section: Section, summary: Mapping[str, Any], scores: Mapping[str,
 
 
 def add_comparison(
-    section: Section, workdir: Path, rows: Table, *, field: str, score: str, columns: Sequence[str], caption: str
+    section: Section,
+    workdir: Path,
+    rows: Table,
+    *,
+    field: str,
+    score: str,
+    columns: Sequence[str],
+    caption: str,
+    windows: bool = False,
 ) -> None:
     """Adds networks under plans as a table and a plot, and writes `plans.csv`.
+
+    The plot is of the score against measured speed, or against FLOPs if speed was not measured.
 
     What one runs the command for comes first: a narrow page shows the rest behind a scroll bar.
 
@@ -73,12 +90,18 @@ def add_comparison(
       score: its name.
       columns: the other fields of a row.
       caption: of the table.
+      windows: whether images are tested by windows, which speed and FLOPs are then of.
     """
+    rivals = f" {RIVALS}" if any(row.plan.startswith(f"{IMG_SIZE}=") for row in rows) else ""
     rows.write_csv(workdir / "plans.csv")
     first, last = ("plan", field, "difference", "speed_up", "verdict"), ("images_per_second", "implied", "ratio")
-    section.table(rows.only(*first, *columns, "gflops", *last), caption=caption)
+    section.table(rows.only(*first, *columns, "gflops", *last), caption=f"{caption}{rivals}")
     scores: dict[str, Interval] = {row.plan: getattr(row, field) for row in rows}
-    series = {row.plan: ([row.gflops], [scores[row.plan].value]) for row in rows}
-    plot = plots.scatter_plot(series, "GFLOPs", score, pareto=("min", "max"), shares=True)
+    timed = all(row.images_per_second is not None for row in rows)
+    cost = lambda row: row.images_per_second if timed else row.gflops
+    series = {row.plan: ([cost(row)], [scores[row.plan].value]) for row in rows}
+    spans = {name: [(span.low, span.high)] for name, span in scores.items()}
+    label, cheaper = (f"images/s{', of windows' * windows}", "max") if timed else ("GFLOPs", "min")
+    plot = plots.scatter_plot(series, label, score, pareto=(cheaper, "max"), shares=True, intervals=spans)
     finding = findings.finding(scores, score, of="networks")
     section.figure(plot, f"{finding}.{plots.front_note(plot)}{plots.cut_note(plot)}")

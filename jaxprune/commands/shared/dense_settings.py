@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from jaxprune.commands.shared import groups, inspection
-from jaxprune.commands.shared.settings import choice, number, path, record, setting
+from jaxprune.commands.shared import groups, inspection, networks
+from jaxprune.commands.shared.settings import choice, number, path, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import Preprocessing
@@ -31,7 +31,7 @@ class Rates:
 
 
 @record(recipe=True)
-class DenseTraining(inspection.PlanTexts, groups.Training):
+class DenseTraining(inspection.Plans, groups.Training):
     """An encoder and a head that are trained, or a trained network that is tested, dense and under plans.
 
     The settings of a command add `steps`, `frozen` and `optimizer`.
@@ -45,6 +45,9 @@ class DenseTraining(inspection.PlanTexts, groups.Training):
     plans: tuple[str, ...] = setting((), "plans to compare with the dense network in the test", free=True)
     keep_rate: float = number(0.7, "for plans without an amount", above=0, at_most=1, free=True)
     reduction_loc: tuple[int, ...] = setting((), f"for plans without blocks; {inspection.QUARTERS}", free=True)
+    smaller_images: bool = setting(
+        True, "beside plans, the same network on smaller images of about their FLOPs", free=True
+    )
     rounds: int = number(0, "timing rounds of a test with plans; 0: no timing", at_least=0, free=True)
 
     @staticmethod
@@ -57,6 +60,11 @@ class DenseTraining(inspection.PlanTexts, groups.Training):
             )
         if config.frozen and config.plan:
             yield f"{prefix}frozen trains no encoder: give {prefix}plans to test under, and leave {prefix}plan empty."
+        plan = lambda: networks.plan(config, config.plan)
+        if config.plan and (problems := refused(plan)):
+            yield from (f"{prefix}plan={config.plan!r}: {why}" for why in problems)
+        elif config.plan and plan().at_input and not config.scorer:
+            yield f"{prefix}plan={config.plan!r} drops patches by scores: give {prefix}scorer, such as norm."
 
 
 def preprocessing(config: Config) -> Preprocessing:
@@ -75,5 +83,6 @@ def shrink(config: Config, **data: Any) -> None:
     scenes = {"source": "scenes", "path": "", "classes": "", "img_size": 32, "num_train": 32, "num_eval": 12}
     config.data = {**config.data.to_dict(), **scenes, "num_threads": 1, **data}
     config.update(batch_size=8, steps=4, log_every=2, checkpoint_every=2, max_minutes=0.0, dtype="float32")
+    config.scorer = "norm" if config.scorer else ""
     config.mesh = "data=-1"
     config.optimizer.warmup_steps = 1

@@ -13,6 +13,8 @@ from jaxprune import open as door
 from jaxprune.checkpoints.run import is_ours
 from jaxprune.config import Config
 from jaxprune.errors import UserError
+from jaxprune.nn.around_host import host_of
+from jaxprune.nn.params import copied
 from jaxprune.nn.patch_embed import pair
 from jaxprune.open import Classifier, NetworkCache, Origin, ScorerSet
 from jaxprune.preprocessing import Preprocessing
@@ -177,6 +179,18 @@ def plan(config: Config, text: str, keep_rate: float | None = None) -> Plan:
     return Plan.from_text(_read(text), keep_rate=keep_rate, reduction_loc=tuple(config.reduction_loc) or None)
 
 
+def under_plan(config: Config, model: Any) -> Any:
+    """Returns a network under `config.plan`, or as it is without one.
+
+    Raises:
+      UserError: the plan does not fit, or needs `config.scorer`.
+    """
+    if not config.plan:
+        return model
+    steps = plan(config, config.plan)
+    return apply(model, steps, scorer=guide(config, model) if steps.at_input else None, rngs=nnx.Rngs(config.seed))
+
+
 def _read(text: str) -> str:
     path = Path(text)
     if path.suffix != ".txt":
@@ -192,14 +206,20 @@ def guide(config: Config, model: Any) -> Scorer | None:
 
     The default ConvNet is EfficientNet-Lite0.
 
+    Args:
+      model: the network whose patches it ranks, or one around it.
+
     Raises:
       UserError: the network has no patches to drop, or the text names no scorer.
     """
     if not config.scorer:
         return None
-    require_tokens(model)
-    networks = NetworkCache(host=model, proposal=proposal(PROPOSAL), seed=config.seed)
-    record = model.preprocessing
+    host, record = host_of(model), model.preprocessing
+    require_tokens(host)
+    if host is not model:
+        host = copied(host)
+        host.preprocessing = record
+    networks = NetworkCache(host=host, proposal=proposal(PROPOSAL), seed=config.seed)
     opened = door.open_scorers([config.scorer], networks, preprocessing=record, seed=config.seed)
     return door.resized_inputs(opened).scorers[config.scorer]
 

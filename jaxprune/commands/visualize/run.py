@@ -6,15 +6,25 @@ from typing import Any
 import numpy as np
 
 from jaxprune import data as loader
-from jaxprune.commands.shared import inputs, reporting
+from jaxprune.commands.shared import inputs, networks, reporting
+from jaxprune.commands.visualize import pixels_or_objects
 from jaxprune.config import Config
+from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.open import Run, open_framework
 from jaxprune.train.writer import Writer
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Draws reconstructions of `config.image`, or of held-out images, by the model of `config.run`."""
+    """Draws reconstructions of `config.image`, or of held-out images, by the model of `config.run`.
+
+    A segmentation network or a detector gets its predictions drawn.
+    """
+    if networks.segments(config) or networks.detects(config):
+        if config.image:
+            raise UserError(f"{config.run} holds no pre-training framework: use the command predict for one image.")
+        draw = pixels_or_objects.pixels if networks.segments(config) else pixels_or_objects.objects
+        return draw(config, workdir)
     model = open_framework(Run(config.run))
     settings = inputs.with_data_of(config.run, model.preprocessing, config)
     settings.batch_size = config.num_images

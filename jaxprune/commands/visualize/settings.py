@@ -7,7 +7,7 @@ from jaxprune.config import Config
 
 @record()
 class Settings(inspection.Inspection):
-    """A pre-training run, and the images to reconstruct."""
+    """A pre-training run, and the images to reconstruct; or a run of `segment` or `detect`, and images to draw."""
 
     FIRST = (
         *("run", "image", "num_images", "data.source"),

@@ -8,9 +8,10 @@ import numpy as np
 
 from jaxprune.data.folder import read_example
 from jaxprune.data.source import Example, example_name
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 
 _LARGEST_SIDE = 2**16
+_WHERE = 1000  # letters of the place of an annotation, with its file, in a message
 _LARGEST_COORDINATE = 2.0**20
 
 
@@ -235,4 +236,5 @@ def bitmap(runs: Any) -> np.ndarray:
 
 def refused(where: str, error: Exception) -> UserError:
     """The error for an annotation that is none."""
-    return UserError(f"The annotation {where} cannot be read: {error or type(error).__name__}.")
+    why = shortened(str(error) or type(error).__name__)
+    return UserError(f"The annotation {shortened(where, _WHERE)} cannot be read: {why}.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxprune.data.objects.base import Object, ObjectFiles, checked_box, checked_polygon, checked_runs, refused
-from jaxprune.errors import UserError, shortened
+from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.files import read_bytes
 
 _MAX_BYTES = 2**31
@@ -35,7 +35,7 @@ class CocoObjects(ObjectFiles):
         if not directory.is_dir():
             raise UserError(f"The folder of images {str(root)!r} does not exist.")
         content = _read(Path(annotations).expanduser())
-        categories = sorted(_entries(content, "categories", ("id", "name"), annotations), key=lambda entry: entry["id"])
+        categories = sorted(_entries(content, "categories", ("id", "name"), annotations), key=_order)
         images = _entries(content, "images", ("id", "file_name"), annotations)
         self.category_ids = [entry["id"] for entry in categories]
         labels = {number: label for label, number in enumerate(self.category_ids)}
@@ -90,6 +90,11 @@ def _entries(content: Mapping[str, Any], name: str, keys: tuple[str, ...], sourc
     return entries
 
 
+def _order(entry: Mapping[str, Any]) -> tuple[bool, Any]:
+    """Categories by their ids: numbers first, then texts."""
+    return isinstance(entry["id"], str), entry["id"]
+
+
 def _size(entry: Mapping[str, Any]) -> tuple[int, int] | None:
     height, width = entry.get("height"), entry.get("width")
     return (height, width) if isinstance(height, int) and isinstance(width, int) else None
@@ -98,7 +103,11 @@ def _size(entry: Mapping[str, Any]) -> tuple[int, int] | None:
 def _inside(directory: Path, name: Any, source: Any) -> str:
     path = Path(str(name))
     if path.is_absolute() or ".." in path.parts:
-        raise UserError(f"{source} names the image {str(name)!r}, which is not inside of {directory}.")
+        raise UserError(f"{source} names the image {quoted(str(name))}, which is not inside of {directory}.")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise UserError(f"{source} names the image {quoted(str(name))}, which no file can be called.") from None
     return str(directory / path)
 
 

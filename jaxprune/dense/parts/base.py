@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxprune.errors import UserError
 from jaxprune.losses.pixels import IGNORED, pixel_accuracy, pixel_cross_entropy
 from jaxprune.nn import Host
 from jaxprune.nn.around_host import AroundHost
@@ -45,6 +46,9 @@ class DenseNetwork(AroundHost):
       published_encoder: prefix of the host's tensors in published files.
       beside_encoder: prefixes of parts that published files have within the host.
       excludes: arguments of the host that are none of the network's.
+
+    Raises:
+      UserError: the host has no such intermediates.
     """
 
     final_norm: ClassVar[bool] = False
@@ -54,6 +58,11 @@ class DenseNetwork(AroundHost):
     excludes: ClassVar[frozenset[str]] = frozenset({"num_classes", "global_pool", "head_init_scale", "fc_norm"})
 
     def __init__(self, encoder: Host, num_classes: int, indices: Sequence[int]):
+        count = len(encoder.intermediate_layers())
+        if not all(-count <= index < count for index in indices):
+            raise UserError(
+                f"indices {tuple(indices)}: the encoder has {count} maps, from 0 to {count - 1}: choose some."
+            )
         self.encoder = encoder if self.final_norm else without_norm(encoder)
         self.num_classes, self.indices = num_classes, tuple(indices)
         self.preprocessing: Any = getattr(encoder, "preprocessing", None)

@@ -37,6 +37,7 @@ class Outcome(NamedTuple):
       void: pixels without a label.
       agreement: of each image, the share of pixels with the first network's class, those without a label included.
       worst: the images with the lowest scores, the lowest first; of the first network only.
+      rows: of each image, the tokens that reach each head, (windows, heads); () of a network without exits.
     """
 
     confusion: np.ndarray
@@ -45,6 +46,7 @@ class Outcome(NamedTuple):
     void: int
     agreement: np.ndarray
     worst: list[Pictured]
+    rows: tuple[np.ndarray, ...] = ()
 
 
 class Segmentations:
@@ -65,6 +67,7 @@ class Segmentations:
         self._confusion = {name: np.zeros((num_classes, num_classes), np.int64) for name in names}
         self._areas: dict[str, list[Areas]] = {name: [] for name in names}
         self._agreement: dict[str, list[np.ndarray]] = {name: [] for name in names}
+        self._rows: dict[str, list[np.ndarray]] = {name: [] for name in names}
         self._index: list[np.ndarray] = []
         self._void, self._worst = 0, list[Pictured]()
 
@@ -80,6 +83,7 @@ class Segmentations:
             counts = outputs[name]["confusion"].astype(np.int64)
             self._confusion[name] += counts.sum(0)
             self._areas[name].append(Areas.of(counts))
+            self._rows[name] += list(outputs[name].get("rows", ()))
             same = (outputs[name]["prediction"] == first["prediction"]) & inside
             self._agreement[name].append(same.sum((1, 2)) / shapes.prod(1))
         if self._pictures:
@@ -115,6 +119,7 @@ class Segmentations:
                 self._void,
                 np.concatenate(self._agreement[name]),
                 self._worst if name == self._names[0] else [],
+                tuple(self._rows[name]),
             )
             for name in self._names
         }

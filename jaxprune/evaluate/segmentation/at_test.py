@@ -4,13 +4,20 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from jaxprune.data.broken import Unreadable, read_or_next
-from jaxprune.data.joint.resize import fitted_size
-from jaxprune.data.joint.segmentation import Shape, TestMaps
+from jaxprune.data.decode import plain
+from jaxprune.data.joint.resize import fitted_size, resized
+from jaxprune.data.joint.segmentation import Shape, TestMaps, pad
 from jaxprune.data.memory import InMemory
 from jaxprune.data.source import Source
 from jaxprune.dense.parts.inference import window_starts
 from jaxprune.errors import UserError, unknown
+from jaxprune.nn.images import normalize
+from jaxprune.preprocessing import Preprocessing
 
 WHOLE, SLIDE = "whole", "slide"
 MODES = (WHOLE, SLIDE)
@@ -80,22 +87,36 @@ class TestTime:
             sides.append((count - 1) * step + window)
         return sides[0], sides[1]
 
-    def groups(self, shapes: Sequence[Shape]) -> list[tuple[list[int], TestMaps]]:
-        """Returns the images that share canvases, and their way into a batch.
+    def at(self, size: Shape) -> "TestTime":
+        """The same test by a network that reads other sizes: box and steps are as much smaller, or larger.
 
-        Args:
-          shapes: height and width of each image.
+        >>> TestTime((64, 64), "slide", (256, 64), stride=(40, 40)).at((48, 48))
+        TestTime(size=(48, 48), mode='slide', box=(192, 48), stride=(30, 30), flip=False, scales=(1.0,))
         """
-        members: dict[Any, list[int]] = {}
-        for index, shape in enumerate(shapes):
-            members.setdefault(self.canvases(shape), []).append(index)
-        keep = self.mode == SLIDE
-        sizes = self.boxes() if keep else (self.size,)
-        groups = []
-        for canvases, indices in members.items():
-            canvas = tuple(max(shapes[index][axis] for index in indices) for axis in (0, 1))
-            groups.append((indices, TestMaps(sizes, canvases, canvas, keep)))
-        return groups
+        down, right = (new / old for new, old in zip(size, self.size, strict=True))
+        factor = (down * right) ** 0.5
+        longest, shortest = (max(round(side * factor), 1) for side in self.box)
+        step = (max(round(self.stride[0] * down), 1), max(round(self.stride[1] * right), 1)) if self.stride else ()
+        return dataclasses.replace(self, size=size, box=(longest, shortest), stride=step)
+
+
+def groups(times: Sequence[TestTime], shapes: Sequence[Shape]) -> list[tuple[list[int], TestMaps]]:
+    """Returns the images that share canvases, and their way into a batch: the scales of each test after one another.
+
+    Args:
+      times: tests of one mode.
+      shapes: height and width of each image.
+    """
+    members: dict[Any, list[int]] = {}
+    for index, shape in enumerate(shapes):
+        members.setdefault(tuple(canvas for time in times for canvas in time.canvases(shape)), []).append(index)
+    keep = times[0].mode == SLIDE
+    sizes = tuple(size for time in times for size in (time.boxes() if keep else (time.size,)))
+    ways = []
+    for canvases, indices in members.items():
+        canvas = tuple(max(shapes[index][axis] for index in indices) for axis in (0, 1))
+        ways.append((indices, TestMaps(sizes, canvases, canvas, keep)))
+    return ways
 
 
 def shapes_of(source: Source) -> list[Shape]:
@@ -113,3 +134,22 @@ def shapes_of(source: Source) -> list[Shape]:
         return rows, columns
 
     return [shape(index) for index in range(len(source))]
+
+
+def read(source: Source, time: TestTime, record: Preprocessing, count: int) -> jax.Array:
+    """Returns the first normalised images of a source as a network reads them; of windows, the one in the middle.
+
+    Args:
+      count: number of images; those of a smaller source repeat.
+    """
+    pixels = []
+    for index in range(count):
+        image = plain(read_or_next(source, index % len(source))["image"])
+        if time.mode == WHOLE:
+            pixels.append(resized(image, time.size))
+            continue
+        image = resized(image, fitted_size(image.shape[:2], time.boxes()[0]))
+        image = pad(image, tuple(map(max, image.shape[:2], time.size)), 0)
+        top, left = ((side - size) // 2 for side, size in zip(image.shape[:2], time.size, strict=True))
+        pixels.append(image[top : top + time.size[0], left : left + time.size[1]])
+    return normalize(jnp.asarray(np.stack(pixels)), record.mean, record.std)

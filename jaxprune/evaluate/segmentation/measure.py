@@ -8,13 +8,14 @@ from jax.sharding import Mesh
 
 from jaxprune import data
 from jaxprune.data.augment_maps import normalize_padded
-from jaxprune.data.joint.segmentation import TestMaps
+from jaxprune.data.joint.segmentation import Shape, TestMaps
 from jaxprune.data.sample import Picked
 from jaxprune.data.source import Source
+from jaxprune.dense.dtop import DToP
 from jaxprune.dense.parts import canvas
 from jaxprune.evaluate import Forward, run_over
 from jaxprune.evaluate.collectors.segmentation import Outcome, Segmentations
-from jaxprune.evaluate.segmentation.at_test import TestTime, shapes_of
+from jaxprune.evaluate.segmentation.at_test import TestTime, groups, shapes_of
 from jaxprune.nn.params import Split, merge
 from jaxprune.ops.label_maps import IGNORED
 from jaxprune.preprocessing import Preprocessing
@@ -23,30 +24,43 @@ Arrays = dict[str, jax.Array]
 
 
 def predictor(
-    parts: Split, time: TestTime, way: TestMaps, record: Preprocessing, num_classes: int
+    parts: Split, time: TestTime, way: TestMaps, record: Preprocessing, num_classes: int, first: int = 0
 ) -> Callable[[Mapping[str, jax.Array], Mapping[str, jax.Array]], dict[str, jax.Array]]:
     """Returns the forward function of a network: (arrays, batch) -> `prediction` (b, h, w), `confusion` (b, k, k).
+
+    Of a network with exits also `rows` (b, windows, heads), the tokens that reach each head.
 
     Args:
       parts: the network; its arrays may be others, as in training.
       time: how it is tested.
       way: the way of images into the batch.
       record: the normalisation.
+      first: the first of the scales of `way` that are this network's.
     """
 
     def call(arrays: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         rest = {name: x for name, x in parts.rest.items() if name not in arrays}
         network = merge(parts.graph, dict(arrays), rest)
         scales = []
-        for scale in range(len(way.sizes)):
+        for scale in range(first, first + len(time.scales)):
             suffix = f"_{scale}" if scale else ""
             images, extents = batch[f"image{suffix}"], batch[f"extent{suffix}"]
             scales.append({"images": normalize_padded(images, extents, record.mean, record.std), "extents": extents})
+        rows: list[jax.Array] = []
+
+        def segment(images: jax.Array) -> jax.Array:
+            if not isinstance(network, DToP):
+                return network(images)
+            scores, counts = network.counted(images)
+            rows.append(counts.reshape(len(batch["shape"]), -1, counts.shape[-1]))
+            return scores
+
         shares = canvas.probabilities(
-            network, scales, batch["shape"], way.map_canvas, window=time.window, stride=time.step, flip=time.flip
+            segment, scales, batch["shape"], way.map_canvas, window=time.window, stride=time.step, flip=time.flip
         )
         prediction = shares.argmax(-1)
         return {
+            **({"rows": jnp.concatenate(rows, axis=1)} if rows else {}),
             "prediction": prediction.astype(jnp.uint8),
             "confusion": jax.vmap(lambda labels, classes: confusion(labels, classes, num_classes))(
                 batch["label_map"], prediction
@@ -71,6 +85,7 @@ def measure(
     mesh: Mesh,
     *,
     batch_size: int,
+    sizes: Mapping[str, Shape] | None = None,
     pictures: int = 0,
     num_threads: int | None = None,
     process_index: int = 0,
@@ -81,13 +96,18 @@ def measure(
     Args:
       networks: {name: (its structure, its arrays)}, the dense one first.
       source: images with `label_map`.
+      time: how they are tested.
       record: the network's preprocessing, for its normalisation.
       batch_size: images a batch.
+      sizes: {name: height and width} of networks that read other images than `time.size`, resized from the same ones;
+        labels are counted at their own size in any case.
       pictures: number of images with the lowest IoU to keep, of the first network.
       num_threads, process_index, process_count: see `data.eval_batches`.
     """
     collector = Segmentations(tuple(networks), source.num_classes, pictures)
-    for places, way in time.groups(shapes_of(source)):
+    time_of = {name: time.at(size) for name, size in (sizes or {}).items()}
+    times = list(dict.fromkeys([time, *time_of.values()]))
+    for places, way in groups(times, shapes_of(source)):
         batches = data.eval_batches(
             Picked(source, places) if len(places) < len(source) else source,
             batch_size=batch_size,
@@ -97,10 +117,11 @@ def measure(
             process_index=process_index,
             process_count=process_count,
         )
-        forwards = {
-            name: Forward(predictor(parts, time, way, record, source.num_classes), arrays)
-            for name, (parts, arrays) in networks.items()
-        }
+        forwards = {}
+        for name, (parts, arrays) in networks.items():
+            test = time_of.get(name, time)
+            first = times.index(test) * len(test.scales)
+            forwards[name] = Forward(predictor(parts, test, way, record, source.num_classes, first), arrays)
         collector.places = places
         run_over(batches, forwards, [collector], mesh, desc="segment")
     return collector.result()

@@ -148,3 +148,27 @@ def test_polygons_become_outlines():
     _, _, objects = detector_input({name: np.stack([part]) for name, part in batch.items()})
     assert objects.masks.edges.shape == (1, OBJECTS, ROOM["num_edges"], 4)
     assert objects.masks.numbers.tolist() == [list(range(ROOM["num_polygons"]))]
+
+
+@pytest.mark.parametrize("masks", detection.MASKS)
+def test_crowds_are_left_out_in_training_whatever_their_masks(masks):
+    crowd, shape = np.zeros((12, 16), bool), (12, 16)
+    crowd[2:9, 3:14] = True
+    square = np.array([2.0, 2, 10, 2, 10, 9, 2, 9])
+    pixels = np.zeros(shape, bool)
+    pixels[2:9, 2:10] = True
+    example = {
+        "image": np.zeros((*shape, 3), np.uint8),
+        "boxes": np.array([[3, 2, 14, 9], [2, 2, 10, 9]], np.float32),
+        "classes": np.array([1, 4], np.int32),
+        "crowd": np.array([True, False]),
+        "masks": [runs_of(crowd), runs_of(pixels) if masks == "bitmaps" else (square,)],
+    }
+    way = detection.TrainObjects((16, 16), masks=masks, num_objects=3, num_edges=16, num_polygons=2)
+    jitter = detection.Jitter(False, 1.0, 0.0)
+    columns = way.jittered(example, jitter)
+    assert columns["objects"].tolist() == [True, False, False] and columns["classes"].tolist() == [4, 0, 0]
+    np.testing.assert_allclose(columns["boxes"][0], [2, 2, 10, 9], atol=1e-5)
+    alone = {name: example[name][:1] for name in ("boxes", "classes", "crowd", "masks")}
+    columns = way.jittered({**alone, "image": example["image"]}, jitter)
+    assert not columns["objects"].any() and not columns["boxes"].any()

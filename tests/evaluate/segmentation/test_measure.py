@@ -5,16 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from support import slow_but
 
 from jaxprune import dense, parallel, processes
 from jaxprune.data.maps.scenes import SceneMaps
 from jaxprune.errors import UserError
 from jaxprune.evaluate import Forward, run_over
+from jaxprune.evaluate.contestants import gflops, runner
+from jaxprune.evaluate.segmentation import exits
 from jaxprune.evaluate.segmentation.at_test import TestTime as Time
-from jaxprune.evaluate.segmentation.at_test import shapes_of
+from jaxprune.evaluate.segmentation.at_test import groups, read, shapes_of
 from jaxprune.evaluate.segmentation.measure import measure
+from jaxprune.flops.segmenters import of_exits
 from jaxprune.measures.segmentation import Areas, confusion, image_scores, intervals, paired_intervals, scores
-from jaxprune.nn.params import split
+from jaxprune.nn.params import jitted, split
+from jaxprune.open.rivals import rival
 from jaxprune.preprocessing import Preprocessing
 
 RECORD = Preprocessing((32, 32), crop="none", exif=False)
@@ -22,6 +27,8 @@ RECORD = Preprocessing((32, 32), crop="none", exif=False)
 
 class Cut(SceneMaps):
     """Scenes of three sizes, some pixels of which have no class."""
+
+    SHAPES = ((40, 48), (32, 40), (44, 36))
 
     def __getitem__(self, index):
         example = super().__getitem__(index)
@@ -31,7 +38,7 @@ class Cut(SceneMaps):
         return {**example, "image": example["image"][:rows, :columns], "label_map": label_map}
 
     def size(self, index):
-        return ((40, 48), (32, 40), (44, 36))[index % 3]
+        return self.SHAPES[index % 3]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +75,47 @@ def test_scores_are_those_of_each_image_alone(network, mode):
         np.testing.assert_array_equal(picture.label_map, source[picture.index]["label_map"])
 
 
+@pytest.mark.parametrize("mode", slow_but(["whole"], ["whole", "slide"]))
+def test_a_network_on_smaller_images_stands_beside_another_in_one_pass(network, mode):
+    source, time, small = Cut(5, 48), Time((32, 32), mode, (64, 36)), rival(network, "img_size=24x16")
+    networks = {"dense": network, "small": small}
+    arrays = {name: (split(net), {**split(net).params, **split(net).rest}) for name, net in networks.items()}
+    mesh, sizes = parallel.make_mesh(), {"small": (24, 16)}
+    both = measure(arrays, source, time, RECORD, mesh, batch_size=4, sizes=sizes)
+    for name, net in networks.items():
+        alone = outcome(net, source, time.at(sizes.get(name, time.size)))
+        np.testing.assert_array_equal(both[name].confusion.sum(1), alone.confusion.sum(1))
+        assert np.abs(both[name].confusion - alone.confusion).max() <= 4
+    assert (both["dense"].agreement == 1).all() and both["small"].agreement.mean() < 1
+
+
+def test_the_cost_of_exits_is_that_of_the_tokens_that_went_on():
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2, "indices": (0, 1)}
+    heads = {"features": 8, "head_heads": 2, "layers": 1, "thresholds": 0.5, "keep_per_class": 1}
+    model = dense.create("dtop", encoder="vit", num_classes=11, **sizes, **heads, rngs=nnx.Rngs(0))
+    model.heads[0].class_embed.kernel[...] *= 40
+    source, time = Cut(4, 48), Time((32, 32), "whole")
+    found = outcome(model, source, time, pictures=0)
+    pixels = read(source, time, RECORD, 4)
+    scores, rows = jitted(model, lambda model, images: model.counted(images))(pixels)
+    np.testing.assert_array_equal(np.concatenate(found.rows)[np.argsort(found.index)], rows)
+    assert 1 <= rows[:, 1].min() < rows[:, 1].max() <= 16 == rows[0, 0]
+    costs = [of_exits(model, counts).total for counts in rows.tolist()]
+    assert exits.gflops_of(model, found.rows) == pytest.approx(np.mean(costs) / 1e9)
+    assert exits.gflops_on(model, pixels) == pytest.approx(np.mean(costs) / 1e9)
+    assert np.mean(costs) / 1e9 < gflops(model)
+    assert exits.stayed(found.rows) == pytest.approx(rows.mean(0).tolist())
+    np.testing.assert_allclose(runner(model, pixels)(), scores, atol=1e-5)
+    assert (jax.eval_shape(model.without_exits().counted, pixels)[1]).shape == (4, 2)
+    assert model.without_exits().thresholds == (1.0,) and model.thresholds == (0.5,)
+
+
+@pytest.mark.parametrize("mode", ["whole", "slide"])
+def test_images_to_time_are_those_that_the_network_reads(mode):
+    pixels = read(Cut(2, 48), Time((32, 24), mode, (60, 30)), RECORD, 3)
+    assert pixels.shape == (3, 32, 24, 3) and (pixels[0] == pixels[2]).all() and not (pixels[0] == pixels[1]).all()
+
+
 class _One:
     num_frames, exif = 0, False
 
@@ -91,8 +139,10 @@ def test_sizes_and_canvases():
     assert time.boxes() == ((64, 36), (96, 54)) and time.canvases((40, 48)) == ((52, 52), (72, 72))
     assert Time((512, 512), "slide", (2048, 512)).step == (341, 341) and Time((32, 32)).window == ()
     assert shapes_of(Cut(3, 48)) == [(40, 48), (32, 40), (44, 36)]
-    groups = time.groups(shapes_of(Cut(6, 48)))
-    assert sorted(index for indices, _ in groups for index in indices) == list(range(6))
+    ways = groups((time, time.at((24, 24))), shapes_of(Cut(6, 48)))
+    assert sorted(index for indices, _ in ways for index in indices) == list(range(6))
+    assert all(way.sizes == ((64, 36), (96, 54), (48, 27), (72, 41)) for _, way in ways)
+    assert {way.canvases[2:] for _, way in ways} == {time.at((24, 24)).canvases(Cut.SHAPES[k]) for k in range(3)}
     with pytest.raises(UserError, match="Choose one of: slide, whole"):
         Time((32, 32), "crop")
     with pytest.raises(UserError, match="one scale"):

@@ -1,0 +1,49 @@
+"""Networks to compare a plan with: the same weights at another size."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxprune import checkpoints, dense, models
+from jaxprune.errors import UserError
+from jaxprune.nn.params import variables
+from jaxprune.open.rivals import abstract_rival, rival, size_text
+from jaxprune.ops.posembed import resample
+
+SIZES = {"patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+
+
+def test_a_segmentation_network_at_another_size_has_its_weights_and_resampled_positions():
+    model = dense.create("fcn", encoder="vit", num_classes=3, features=8, img_size=(48, 64), **SIZES, rngs=nnx.Rngs(0))
+    small = rival(model, size_text((24, 40)))
+    assert small.preprocessing.img_size == (24, 40) and small.encoder.grid == (3, 5)
+    before, after = variables(model), variables(small)
+    for name in before.keys() - {"encoder.pos_embed"}:
+        np.testing.assert_array_equal(after[name][...], before[name][...], err_msg=name)
+    positions = resample(model.encoder.pos_embed[...], (6, 8), (3, 5), 1, antialias=False)
+    np.testing.assert_allclose(after["encoder.pos_embed"][...], positions, atol=1e-6)
+    assert nnx.eval_shape(small, jnp.zeros((2, 24, 40, 3))).shape == (2, 24, 40, 3)
+    assert abstract_rival(model, (24, 40)).encoder.grid == (3, 5)
+
+
+def test_windows_with_relative_positions_keep_their_tables_at_another_size(tmp_path):
+    sizes = {**SIZES, "img_size": 48, "pretrain_img_size": 32, "window_size": 2}
+    model = dense.create("linear", encoder="vitdet", num_classes=3, **sizes, rngs=nnx.Rngs(0))
+    checkpoints.save_model(model, tmp_path / "network.safetensors")
+    for small in (rival(model, "img_size=32"), checkpoints.load_model(tmp_path / "network.safetensors", img_size=32)):
+        assert small.encoder.grid == (4, 4) and small.preprocessing.img_size == (32, 32)
+        before, after = variables(model), variables(small)
+        assert all(np.array_equal(after[name][...], before[name][...]) for name in before)
+        assert rival(small, "img_size=24").encoder.grid == (3, 3)
+
+
+def test_changes_that_there_are_not():
+    model = dense.create("linear", encoder="vit", num_classes=3, img_size=32, **SIZES, rngs=nnx.Rngs(0))
+    for change in ("img_size=0", "img_size=8x", "patch_size=4x4", "width=3"):
+        with pytest.raises(UserError, match="rival"):
+            rival(model, change)
+    with pytest.raises(UserError, match="no last block for the head"):
+        rival(model, "depth=1")
+    alone = models.create("vit", img_size=32, **SIZES, rngs=nnx.Rngs(0))
+    assert rival(alone, "img_size=16x24").grid == (2, 3)
