@@ -12,8 +12,9 @@ import pytest
 from flax import nnx
 from PIL import Image
 
-from jaxprune import commands, main, models
+from jaxprune import commands, main, models, reduction
 from jaxprune.checkpoints import save_model
+from jaxprune.measures.training_images import TrainingImages
 from jaxprune.train import workdir as workdirs
 
 pytestmark = pytest.mark.slow
@@ -269,17 +270,27 @@ def test_classifiers_on_selected_patches_are_compared(tmp_path):
 
 def test_tuning_is_studied(tmp_path):
     sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 0}
-    save_model(models.create("vit", **sizes, rngs=nnx.Rngs(0)), tmp_path / "encoder.safetensors")
+    encoder = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    save_model(encoder, tmp_path / "encoder.safetensors")
     (tmp_path / "photos").mkdir()
     rng = np.random.default_rng(0)
     for number in range(40):
-        Image.fromarray(rng.integers(0, 256, (20, 20, 3), np.uint8)).save(tmp_path / "photos" / f"{number}.png")
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(tmp_path / "photos" / f"{number}.png")
     settings = ["--run=encoder.safetensors", "--path=photos", "--images=36", "--half=12", "--batch=2", "--rounds=1"]
     settings += ["--methods", "topk", "--kept", "0.5", "--splits=20", "--alpha=0.4", "--delta=0.3"]
     run("studies/tune", tmp_path, *settings)
     found = {row["what"]: float(row["value"]) for row in rows(tmp_path / "study_tune" / "summary.csv")}
     assert found["violations"] <= found["allowed"]
     assert len(rows(tmp_path / "study_tune" / "times.csv")) == 2  # in every block, and in one
+    # A healed network stands beside them; the images that taught it are left out.
+    fast = reduction.apply(encoder, reduction.Plan("topk", keep_rate=0.25, reduction_loc=(1,)))
+    learnt = np.stack([np.asarray(Image.open(tmp_path / "photos" / f"{number}.png")) for number in range(10)])
+    fast.training_images = TrainingImages.of(learnt)
+    save_model(fast, tmp_path / "healed.safetensors")
+    settings[4], settings[5] = "--half=8", "--batch=1"
+    printed = run("studies/tune", tmp_path, *settings, "--healed", "healed.safetensors", "--out=healed")
+    assert "images taught a healed network" in printed
+    assert len(rows(tmp_path / "healed" / "times.csv")) == 3
 
 
 def test_links_to_labelled_images_are_made_whole_where_that_was_stopped(tmp_path):

@@ -17,6 +17,7 @@ from jaxprune.checkpoints.card import CARD, Card, with_tuples
 from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.errors import UserError, shortened
 from jaxprune.files import as_path, write_atomically
+from jaxprune.measures.training_images import TrainingImages
 from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import apply
@@ -83,6 +84,8 @@ def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str
     >>> load_model(path).plan == fast.plan
     True
 
+    Of a healed network the file also holds by what to know the images again that taught it.
+
     Args:
       model: a network from `models.create`, `mim.create` or `ranking.create`, optionally with a plan applied.
       path: path of the file, which is overwritten.
@@ -97,6 +100,8 @@ def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str
     if not path.parent.is_dir():
         raise UserError(f"There is no directory {path.parent} to write {path.name} to: create it.")
     arrays = {name: np.asarray(variable[...]) for name, variable in variables(model).items()}
+    if record := getattr(model, "training_images", None):
+        arrays |= record.arrays()
     write_atomically(path, save(arrays, metadata={"jaxprune": Card.of(model, class_names).as_json()}))
 
 
@@ -185,6 +190,8 @@ def _loaded(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tupl
     arrays |= {name: resample_to(model, name, arrays[name], source=trained) for name in names}
     with trained_methods(model, arrays):
         _fill(model, arrays, path)
+    if path.is_file() and (record := TrainingImages.from_arrays(arrays)):
+        model.training_images = record
     return model
 
 

@@ -16,7 +16,9 @@ from jaxprune.ops.resize import resize
 from jaxprune.weights.positions import is_table, resample_to
 
 IMG_SIZE = "img_size"
+AUTO = "auto"  # stands for `at_shares`
 CHANGES = (IMG_SIZE, "patch_size", "depth")
+_APART = 0.05  # fractions of FLOPs that are closer share a rival
 _PATCHES = "patch_embed.proj.kernel"
 
 
@@ -51,6 +53,33 @@ def rival(model: Host, change: str) -> Host:
     network.preprocessing = record.with_size(int(text)) if name == IMG_SIZE else record
     _fill(network, {name: np.asarray(variable[...]) for name, variable in variables(model).items()}, model, change)
     return network
+
+
+def at_shares(model: Host, shares: Iterable[float]) -> dict[str, Host]:
+    """Returns the rivals of plans with these fractions of a network's FLOPs: on smaller images, and with fewer blocks.
+
+    >>> import jaxprune
+    >>> sizes = dict(img_size=32, patch_size=4, embed_dim=16, depth=4, num_heads=2)
+    >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    >>> list(at_shares(model, (0.5, 0.52)))
+    ['img_size=24', 'depth=2']
+
+    Args:
+      model: the dense network.
+      shares: fractions of its FLOPs; of those that hardly differ the largest counts.
+    """
+    apart: list[float] = []
+    for share in sorted((share for share in shares if share < 1), reverse=True):
+        if not apart or apart[-1] - share > _APART:
+            apart.append(share)
+    networks = smaller_images(model, apart)
+    blocks = len(model.sites(model.preprocessing.sides))
+    for depth in dict.fromkeys(max(round(share * blocks), 1) for share in apart):
+        # The blocks of stages are no single number.
+        with contextlib.suppress(UserError):
+            if depth < blocks:
+                networks[f"depth={depth}"] = rival(model, f"depth={depth}")
+    return networks
 
 
 def smaller_sides(model: Any, shares: Iterable[float]) -> tuple[int, ...]:

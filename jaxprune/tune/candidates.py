@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from jaxprune import reduction
+from jaxprune import flops, reduction
 from jaxprune.errors import UserError
 from jaxprune.reduction import At, Plan
 from jaxprune.reduction.parts.plan import quarters
-from jaxprune.tune.cost_table import Cost
+from jaxprune.tune.cost_table import Cost, CostTable
+from jaxprune.weights.fingerprint import fingerprint
 
 
 class Candidate(NamedTuple):
@@ -79,6 +80,27 @@ def require_alike(name: str, network: Any, dense: Any) -> None:
             raise UserError(
                 f"The healed network {name} has {quantity} {value}, the dense one {expected}: give its own."
             )
+
+
+def own_weights(name: str, fast: Any, dense: Any, table: CostTable) -> Candidate:
+    """Returns the candidate of a network with weights of its own under its plan, such as a healed one.
+
+    Args:
+      name: of its row.
+      fast: the network.
+      dense: the dense network.
+      table: the costs of its blocks.
+    """
+    steps = fast.plan.steps_for(len(fast.sites()))
+    methods = tuple(dict.fromkeys(at.method for at in steps))
+    if set(methods) <= set(table.methods()):
+        cost = table.predict(fast)
+    else:
+        # Its methods may have parameters and are not in the table: predicted by FLOPs until it is timed as a whole.
+        share = flops.of_model(fast).total / flops.of_model(dense).total
+        cost = Cost(table.dense.seconds * share, table.dense.megabytes)
+    places = tuple(at.layer for at in steps)
+    return Candidate(name, "+".join(methods), places, 0.0, fast, cost, fingerprint(fast))
 
 
 def plan(methods: Sequence[str], places: Sequence[int], kept: float) -> Plan:

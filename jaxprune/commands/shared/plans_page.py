@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxprune.evaluate.collectors.agreement import Disagreement, Scores
+from jaxprune.evaluate.collectors.kept import KeptPatches
 from jaxprune.evaluate.collectors.plans import Comparison, PlanRow
 from jaxprune.measures.intervals import NO_INTERVAL, Interval
 from jaxprune.measures.leaders import leaders
@@ -112,15 +113,20 @@ def finding(points: Iterable[Point], value: str) -> str:
 
 def pictures(section: Section, comparison: Comparison, class_names: Sequence[str]) -> None:
     """Adds the patches that each plan keeps, and its disagreements with the dense network, to a section of a report."""
-    for name, kept in comparison.kept.items():
-        section.figure(
-            steps_of_plan(*kept),
-            f"{name}: the image, then the patches left after each step of the plan. Dropped patches are grey "
-            "with a cross; patches merged into one token have a border of one colour.",
-        )
+    kept_patches(section, comparison.kept)
     if comparison.disagreements:
         section.text("Images for which a plan and the dense network predict different classes:")
         section.gallery([_card(image, class_names) for image in comparison.disagreements], columns=2)
+
+
+def kept_patches(section: Section, kept: Mapping[str, KeptPatches]) -> None:
+    """Adds the patches that each plan keeps of some images."""
+    for name, patches in kept.items():
+        section.figure(
+            steps_of_plan(*patches),
+            f"{name}: the image, then the patches left after each step of the plan. Dropped patches are grey "
+            "with a cross; patches merged into one token have a border of one colour.",
+        )
 
 
 def _card(disagreement: Disagreement, class_names: Sequence[Any]) -> Picture:
