@@ -1,6 +1,6 @@
 """The networks of a comparison, each dense or under one token-reduction plan."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -72,17 +72,21 @@ def contestants(
     return {DENSE: contestant(model), **{name: contestant(network) for name, network in reduced.items()}}
 
 
-def on_smaller_images(candidates: Mapping[str, Contestant]) -> dict[str, Contestant]:
+def on_smaller_images(
+    candidates: Mapping[str, Contestant], shares: Sequence[float] | None = None
+) -> dict[str, Contestant]:
     """Returns the dense network on smaller images, for each plan at about its cost: fewer pixels are the plan's rival.
 
     Args:
       candidates: by name; one of them is `DENSE`.
+      shares: fractions of the patches of the images; by default those of the plans' FLOPs.
     """
     dense = candidates[DENSE].model
     if not isinstance(dense, Host):
         return {}
-    full = candidates[DENSE].gflops()
-    shares = [candidate.gflops() / full for candidate in candidates.values()]
+    if shares is None:
+        full = candidates[DENSE].gflops()
+        shares = [candidate.gflops() / full for candidate in candidates.values()]
     rivals = smaller_images(dense, [share for share in shares if share < 1])
     return {name: contestant(network) for name, network in rivals.items()}
 

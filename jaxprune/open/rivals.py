@@ -68,10 +68,7 @@ def at_shares(model: Host, shares: Iterable[float]) -> dict[str, Host]:
       model: the dense network.
       shares: fractions of its FLOPs; of those that hardly differ the largest counts.
     """
-    apart: list[float] = []
-    for share in sorted((share for share in shares if share < 1), reverse=True):
-        if not apart or apart[-1] - share > _APART:
-            apart.append(share)
+    apart = spaced(shares)
     networks = smaller_images(model, apart)
     blocks = len(model.sites(model.preprocessing.sides))
     for depth in dict.fromkeys(max(round(share * blocks), 1) for share in apart):
@@ -80,6 +77,19 @@ def at_shares(model: Host, shares: Iterable[float]) -> dict[str, Host]:
             if depth < blocks:
                 networks[f"depth={depth}"] = rival(model, f"depth={depth}")
     return networks
+
+
+def spaced(shares: Iterable[float]) -> list[float]:
+    """Returns fractions below 1 without those that hardly differ from a larger one, the largest first.
+
+    >>> spaced((0.5, 0.52, 1.0, 0.3))
+    [0.52, 0.3]
+    """
+    apart: list[float] = []
+    for share in sorted((share for share in shares if share < 1), reverse=True):
+        if not apart or apart[-1] - share > _APART:
+            apart.append(share)
+    return apart
 
 
 def smaller_sides(model: Any, shares: Iterable[float]) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Tunes a network to this device: the cheapest plan with bounded risk, or the safest plan with bounded cost."""
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,10 +20,12 @@ from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import DENSE
 from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing, smaller_images
 from jaxprune.tune.candidates import (
+    PUBLISHED,
     Candidate,
     candidates,
     default_places,
     own_weights,
+    published,
     require_alike,
     require_untrained,
 )
@@ -40,7 +43,7 @@ from jaxprune.weights.fingerprint import fingerprint
 
 SLACK = 0.05  # relative error allowed for predictions
 _log = logging.getLogger(__name__)
-_FORMAT = 1  # version of the stored results; other versions are recomputed
+_FORMAT = 2  # version of the stored results; other versions are recomputed
 
 # Indices of images -> batches with `image`, and `label`; with `record=`, prepared for a network on smaller images.
 Show = Callable[..., Iterable[Batch]]
@@ -110,7 +113,7 @@ def tune(
     table = _cost_table(network, settings, keep)
     errors = _Errors(network.dense, show, halves, bound, settings, mesh, keep, programs)
     _log.info("Estimating the risks of up to %d plans on %d images.", settings.limit, len(halves.first))
-    plans, rejected = _searched(network, table, errors, bound, settings)
+    plans, rejected = _searched(network, table, errors, show, bound, settings)
     counts = {plan.name: int(errors.estimate(plan).sum()) for plan in plans}
     risks = [counts[plan.name] / len(halves.first) for plan in plans]
     order = pareto_testing.front([bound.of(plan.cost) for plan in plans], risks) if plans else []
@@ -249,7 +252,9 @@ def _cost_table(network: _Networks, settings: Settings, store: Store) -> CostTab
     return CostTable.from_json(store.text("cost table", make, **key))
 
 
-def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bound, settings: Settings) -> Searched:
+def _searched(
+    network: _Networks, table: CostTable, errors: "_Errors", show: Show, bound: Bound, settings: Settings
+) -> Searched:
     """The plans to estimate on all images, with the one that the network was trained with, and the rejected ones."""
     methods = [method for method in table.methods() if method in network.methods]
     trained = [own_weights(name, fast, network.dense, table) for name, fast in network.trained.items()]
@@ -258,22 +263,36 @@ def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bo
     trained_names = {plan.name for plan in trained}
     predicted = table.predict(network.dense)
     dense, within = bound.of(predicted), bound.against(predicted)
+    prefix = network.dense.sites(network.dense.preprocessing.img_size)[0].num_prefix_tokens
+    stairs = [rows - prefix for rows in table.stairs()]
     cost = lambda plan: bound.of(plan.cost)
 
     def allowed(plan: Candidate) -> bool:
         return cost(plan) < dense and within.holds(plan.cost, settings.batch_size, SLACK)
 
     def pool(mixed: tuple[str, ...]) -> list[Candidate]:
-        plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict)
+        plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict, stairs)
         return [plan for plan in plans if allowed(plan) and plan.name not in trained_names]
 
-    on_smaller = [plan for plan in errors.on_smaller_images(settings, table) if allowed(plan)]
+    others = {}
+    if settings.smaller_images:
+        predict = lambda smaller: table.predict(smaller, network.dense)
+        others[smaller_images.METHOD] = smaller_images.candidates(network.dense, show, settings.kept, predict)
+    if "diffrate" in methods:
+        others[PUBLISHED] = published(network.dense, table.predict)
+    beside = {method: [plan for plan in plans if allowed(plan)] for method, plans in others.items()}
     if settings.exhaustive:
-        return Searched([*(plan for method in methods for plan in pool((method,))), *on_smaller, *trained], [])
+        return Searched(
+            [*(plan for method in methods for plan in pool((method,))), *itertools.chain(*beside.values()), *trained],
+            [],
+        )
     limits = {"alpha": bound.risk, "limit": settings.limit}
     plans = search(methods, pool, errors.estimate, dense, cost, **limits)
-    images = search((smaller_images.METHOD,), lambda _: on_smaller, errors.estimate, dense, cost, **limits)
-    return Searched([*plans.promising, *images.promising, *trained], [*plans.rejected, *images.rejected])
+    searched = [plans]
+    for method in beside:
+        searched.append(search((method,), lambda names: beside[names[0]], errors.estimate, dense, cost, **limits))
+    promising, rejected = (list(itertools.chain(*lists)) for lists in zip(*searched, strict=True))
+    return Searched([*promising, *trained], rejected)
 
 
 class _Errors:
@@ -300,13 +319,6 @@ class _Errors:
         """Errors on a share of the estimation images, (n,); `share` is an index in `search.SHARES`."""
         dense, answers = self._estimating(-1), self._estimating(share, plan)
         return self._errors(dense[: len(answers.values)], answers, dense, neighbours=self._neighbours, in_bank=True)
-
-    def on_smaller_images(self, settings: Settings, table: CostTable) -> list[Candidate]:
-        """The dense network on smaller images, if `show` can prepare them."""
-        if not settings.smaller_images or not smaller_images.can_show(self._show):
-            return []
-        predict = lambda network: table.predict(network, self._dense)
-        return smaller_images.candidates(self._dense, settings.kept, predict)
 
     def test(self, plan: Candidate) -> int:
         """Number of errors among the test images."""

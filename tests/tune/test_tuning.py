@@ -17,7 +17,7 @@ from jaxprune.open.rivals import rival
 from jaxprune.ops.resize import resize
 from jaxprune.reduction import Plan
 from jaxprune.tune import Bound, Settings, blockwise, cost_table, tune, tuning, whole_networks
-from jaxprune.tune.candidates import Candidate
+from jaxprune.tune.candidates import Candidate, candidates, published
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.smaller import next_smaller
 from jaxprune.tune.store import Store
@@ -210,6 +210,19 @@ def test_images_that_taught_a_healed_network_are_left_out(classifier, counting_d
     fast.training_images = TrainingImages.of(shown[:49])
     with pytest.raises(UserError, match=r"52 of 53 are copies of others or taught a healed network"):
         call({"mine": fast})
+
+
+def test_counts_below_a_step_of_the_time_and_published_ones_are_tried(classifier):
+    cost = lambda network: Cost(1.0, 1.0)
+    plans = candidates(classifier, ("topk",), [(1,)], (0.75, 0.5), cost, stairs=(9,))
+    assert [plan.name for plan in plans] == [
+        *("topk@1:keep_rate=0.75", "topk@1:keep_rate=0.5", "topk@1:num_keep=9"),
+    ]
+    deit = nnx.eval_shape(lambda: models.create("deit_tiny_patch16_224", num_classes=2, rngs=nnx.Rngs(0)))
+    rows = published(deit, cost)
+    assert len(rows) == 5 and {row.method for row in rows} == {"diffrate, published counts"}
+    assert all(row.model.plan.text == row.name and row.name.startswith("diffrate@1:") for row in rows)
+    assert published(classifier, cost) == []
 
 
 def test_smaller_images_win_where_no_plan_is_cheaper(classifier, counting_device):

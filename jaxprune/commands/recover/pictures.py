@@ -14,6 +14,7 @@ from jaxprune.evaluate.forwards import under_plan
 from jaxprune.nn.host import Host
 from jaxprune.recover import compare
 from jaxprune.recover.compare import Opinion, RateRow
+from jaxprune.reduction import Plan
 from jaxprune.report.table import Table
 
 _OF_EACH = 3  # pictures on which a network still differs
@@ -36,10 +37,10 @@ class Difference(NamedTuple):
     label: int
 
 
-def at_rate(model: Host, rate: float, seed: int) -> Host:
-    """Returns a network under its plan with another keep rate."""
+def at_rate(model: Host, plan: Plan, rate: float, seed: int) -> Host:
+    """Returns a network under a plan with another keep rate."""
     scorer = None if model.pruner is None else model.pruner.scorer
-    return reduction.apply(model, model.plan.with_keep_rate(rate), scorer=scorer, rngs=nnx.Rngs(seed))
+    return reduction.apply(model, plan.with_keep_rate(rate), scorer=scorer, rngs=nnx.Rngs(seed))
 
 
 def by_rate(
@@ -61,7 +62,7 @@ def by_rate(
     rows = []
     for name, student in students.items():
         for rate in rates if student.plan is not None else ():
-            networks = [at_rate(network, rate, seed) for network in (student, healed[name])]
+            networks = [at_rate(network, student.plan, rate, seed) for network in (student, healed[name])]
             before, after = (
                 judged(network, f"{name} at {rate:g}, {when}")
                 for network, when in zip(networks, ("before", "after"), strict=True)
