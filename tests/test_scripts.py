@@ -26,7 +26,10 @@ SMALLEST = "vit_tiny_patch16_224"
 SHORT = '--overrides={"depth": 2, "decoder_depth": 2}'
 BENCHMARKS = {
     "benchmarks/vit": [f"--model={SMALLEST}", SHORT, "--batch=1", "--rounds=1"],
-    "benchmarks/reduction": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--methods", "topk"],
+    "benchmarks/reduction": [
+        *(f"--model={SMALLEST}", "--rounds=1", "--methods", "topk"),
+        *("--batch", "1", "2", "--img-size", "32", "48"),
+    ],
     "benchmarks/papr": [
         *("--model", "convnext_atto", "--scorer=norm", "--batch=1", "--rounds=1"),
         '--overrides={"depths": [1, 1], "dims": [8, 16]}',
@@ -188,6 +191,19 @@ def test_pre_training_methods_are_compared(tmp_path):
     assert kept == (tmp_path / "study" / "pieces.jsonl").stat().st_mtime_ns
 
 
+def test_newer_pre_training_methods_are_compared_at_equal_time(tmp_path):
+    arguments = ["--smoke", "--seeds=1", "--out=study", "--frameworks", "mae", "--others"]
+    printed = run("studies/mim", tmp_path, *arguments, "--newer", "crossmae", "pixio", "distil")
+    assert "The study is complete." in printed
+    arms = ["crossmae partial", "crossmae progressive", "pixio full", "pixio progressive", "distil full"]
+    found = rows(tmp_path / "study" / "study_mim.csv")
+    assert [row["method"] for row in found[3:]] == [*arms, "from scratch"]
+    assert {row["arm"] for row in rows(tmp_path / "study" / "steps.csv")} >= set(arms)
+    differences = {row["difference"] for row in rows(tmp_path / "study" / "differences.csv")}
+    assert {"crossmae progressive - crossmae partial", "pixio progressive - pixio full"} < differences
+    assert "distil full - mae full" in differences
+
+
 def test_reduction_methods_are_compared(tmp_path):
     config = main.load_config(str(ROOT / "configs/reduction/small.py:smoke"))
     commands.find("finetune")(config, tmp_path / "dense")
@@ -196,6 +212,11 @@ def test_reduction_methods_are_compared(tmp_path):
     assert {row["method"] for row in rows(tmp_path / "study" / "fine_tuned.csv")} == {"dense", "topk", "tome"}
     assert {"tome", "topk"} <= {row["method"] for row in rows(tmp_path / "study" / "off_the_shelf.csv")}
     assert "Rank correlation" in printed
+    settings[-3:] = ["--seeds=1", "--minutes=0.01", "--out=equal_time"]
+    run("studies/reduction", tmp_path, "--smoke", *settings)
+    found = rows(tmp_path / "equal_time" / "fine_tuned.csv")
+    assert {row["method"] for row in found} == {"dense", "topk", "tome"}
+    assert all(float(row["epochs"]) > 0 and float(row["minutes"]) > 0 for row in found)
 
 
 def test_table_6_has_a_row_for_each_method_of_each_data_set_and_backbone(tmp_path):
