@@ -85,10 +85,18 @@ def on_smaller_images(
     if not isinstance(dense, Host):
         return {}
     if shares is None:
-        full = candidates[DENSE].gflops()
+        # One that was trained under a plan follows none on smaller images.
+        plain = (
+            dense if dense.plan is None else reduction.apply(dense, reduction.Plan(steps=()), img_size=_sides(dense))
+        )
+        full = contestant(plain).gflops()
         shares = [candidate.gflops() / full for candidate in candidates.values()]
     rivals = smaller_images(dense, [share for share in shares if share < 1])
     return {name: contestant(network) for name, network in rivals.items()}
+
+
+def _sides(model: Host) -> tuple[int, ...]:
+    return model.preprocessing.img_size
 
 
 def random_images(model: Any, batch_size: int) -> jax.Array:

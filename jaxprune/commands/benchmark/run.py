@@ -31,12 +31,14 @@ class Measured(NamedTuple):
       rows: one per contestant.
       comparison: the results on images; None without images.
       class_names: of the images; empty without images.
+      model: the network that is called dense.
     """
 
     name: str
     rows: Table[BenchmarkRow]
     comparison: plans.Comparison | None
     class_names: Sequence[str]
+    model: Any = None
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -79,7 +81,7 @@ def measure(config: Config, workdir: Path, hard_at: Sequence[float] = ()) -> Mea
     workdir.mkdir(parents=True, exist_ok=True)
     name = classifier.origin if classifier else config.model.name
     publish(f"{name}, batch {config.batch_size}", rows.flat(), workdir / "benchmark.csv")
-    return Measured(name, rows, comparison, names)
+    return Measured(name, rows, comparison, names, model)
 
 
 def describe(config: Config, section: Section, measured: Measured) -> None:
@@ -94,7 +96,7 @@ def describe(config: Config, section: Section, measured: Measured) -> None:
     page.describe(section, measured.rows, rounds=config.rounds, classes=len(measured.class_names), images=images)
     if measured.comparison:
         if measured.comparison.on_hard:
-            section.text(plans_page.RIVALS)
+            section.text(plans_page.rivals(measured.model))
         if measured.comparison.token_counts:
             section.text(plans_page.TOKEN_COUNTS)
         plans_page.pictures(section, measured.comparison, measured.class_names)

@@ -9,6 +9,7 @@ from jaxprune.evaluate.collectors.kept import KeptPatches
 from jaxprune.evaluate.collectors.plans import Comparison, PlanRow
 from jaxprune.measures.intervals import NO_INTERVAL, Interval
 from jaxprune.measures.leaders import leaders
+from jaxprune.reduction import DENSE
 from jaxprune.report import Section, findings, plots, spread
 from jaxprune.report.pictures.base import Picture
 from jaxprune.report.pictures.film_strip import still
@@ -48,14 +49,31 @@ class Point(NamedTuple):
     difference: Interval = NO_INTERVAL
 
 
-def describe(section: Section, rows: Table[PlanRow], comparison: Comparison, *, class_names: Sequence[str]) -> None:
-    """Adds the table, accuracy against cost and the pictures to a section of a report."""
+def rivals(model: Any) -> str:
+    """Explains the rows of networks on smaller images, the rivals of plans for a network, and the column they give."""
+    plan = getattr(model, "plan", None)
+    if plan is None:
+        return RIVALS
+    return (
+        f"{RIVALS} This network was trained under the plan {plan}, which its row {DENSE} follows; on smaller images it "
+        "has the same weights and follows no plan, which nothing trained it for."
+    )
+
+
+def describe(
+    section: Section, rows: Table[PlanRow], comparison: Comparison, *, class_names: Sequence[str], model: Any = None
+) -> None:
+    """Adds the table, accuracy against cost and the pictures to a section of a report.
+
+    Args:
+      model: the network that is called dense.
+    """
     counts = f" {TOKEN_COUNTS}" if comparison.token_counts else ""
-    rivals = f" {RIVALS}" if comparison.on_hard else ""
+    beside = f" {rivals(model)}" if comparison.on_hard else ""
     caption = (
         f"Accuracy ({spread.BRACKETS}; {PAIRED}) and agreement with the dense network, n = {comparison.images} images."
     )
-    section.table(rows, caption=f"{caption}{counts}{rivals}")
+    section.table(rows, caption=f"{caption}{counts}{beside}")
     points = [accuracy_point(row.plan, row.gflops, row.result.scores) for row in rows]
     against_cost(section, points, "accuracy", reference={"chance": 1 / len(class_names)}, shares=True)
     pictures(section, comparison, class_names)
@@ -63,7 +81,8 @@ def describe(section: Section, rows: Table[PlanRow], comparison: Comparison, *, 
 
 def accuracy_point(name: str, gflops: float, scores: Scores) -> Point:
     """Returns the accuracy of a contestant against its cost."""
-    return Point(name, gflops, scores.accuracy, scores.difference)
+    difference = scores.difference if isinstance(scores.difference, Interval) else NO_INTERVAL
+    return Point(name, gflops, scores.accuracy, difference)
 
 
 def against_cost(

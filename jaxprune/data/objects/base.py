@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxprune.data.folder import read_example
 from jaxprune.data.source import Example, example_name
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 
 _LARGEST_SIDE = 2**16
 _LARGEST_COORDINATE = 2.0**20
@@ -235,4 +235,4 @@ def bitmap(runs: Any) -> np.ndarray:
 
 def refused(where: str, error: Exception) -> UserError:
     """The error for an annotation that is none."""
-    return UserError(f"The annotation {where} cannot be read: {error or type(error).__name__}.")
+    return UserError(f"The annotation {where} cannot be read: {shortened(str(error) or type(error).__name__)}.")
