@@ -40,13 +40,15 @@ def near_pairs(means: Float[np.ndarray, "n rows columns c"]) -> Int[np.ndarray, 
 
 
 def near_any(
-    means: Float[np.ndarray, "n rows columns c"], others: Float[np.ndarray, "m rows columns c"]
+    means: Float[np.ndarray, "n rows columns c"], candidates: Float[np.ndarray, "m rows columns c"]
 ) -> Bool[np.ndarray, "n"]:
     """Returns which images have nearly the same means of cells as some of other images."""
-    near = KDTree(_coarse(others)).query_ball_point(_coarse(means), _LEVELS, p=np.inf)
-    pairs = np.array([(image, other) for image, close in enumerate(near) for other in close], int).reshape(-1, 2)
+    near = KDTree(_coarse(candidates)).query_ball_point(_coarse(means), _LEVELS, p=np.inf)
+    pairs = np.array([(image, candidate) for image, close in enumerate(near) for candidate in close], int).reshape(
+        -1, 2
+    )
     alike = np.zeros(len(means), bool)
-    alike[pairs[_alike(means, others, pairs), 0]] = True
+    alike[pairs[_alike(means, candidates, pairs), 0]] = True
     return alike
 
 

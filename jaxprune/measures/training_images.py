@@ -41,11 +41,11 @@ class TrainingImages:
     def __len__(self) -> int:
         return len(self.digests) // DIGEST
 
-    def joined(self, other: "TrainingImages | None") -> "TrainingImages":
+    def joined(self, record: "TrainingImages | None") -> "TrainingImages":
         """Returns the record of the images of both; without those of other sizes of cells, which cannot be compared."""
-        if other is None or other.shape != self.shape:
+        if record is None or record.shape != self.shape:
             return self
-        return TrainingImages(self.digests + other.digests, self.cells + other.cells, self.shape)
+        return TrainingImages(self.digests + record.digests, self.cells + record.cells, self.shape)
 
     def include(self, images: Iterable[Shaped[np.ndarray, "*sides c"]]) -> Bool[np.ndarray, "n"]:
         """Returns which images are among these, or are near copies of some of them, as they are or mirrored."""
@@ -53,8 +53,8 @@ class TrainingImages:
         for image in images:
             hashes.append(digest(image))
             cells.append(cell_means(image))
-        known = {self.digests[start : start + DIGEST] for start in range(0, len(self.digests), DIGEST)}
-        same = np.array([value in known for value in hashes], bool)
+        digests = {self.digests[start : start + DIGEST] for start in range(0, len(self.digests), DIGEST)}
+        same = np.array([value in digests for value in hashes], bool)
         means, trained = np.stack(cells), self._means()
         if means.shape[1:] == trained.shape[1:]:
             same |= near_any(means, trained) | near_any(means[:, :, ::-1], trained)

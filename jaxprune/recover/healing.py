@@ -185,13 +185,13 @@ def _training_images(
             break
     sources = Picked(Sample(train, len(train)), np.flatnonzero(learning).tolist()), held_out
     _log.info("Recording which of %d images taught the network.", sum(map(len, sources)))
-    shown = (
+    images = (
         image
         for source in sources
         for batch in eval_batches(source, batch_size=settings.batch_size, preprocessing=record)
         for image in batch["image"]
     )
-    return TrainingImages.of(shown).joined(student.training_images)
+    return TrainingImages.of(images).joined(student.training_images)
 
 
 def _require_hosts(student: Any, teacher: Any) -> None:

@@ -274,13 +274,13 @@ def _searched(
         plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict, stairs)
         return [plan for plan in plans if allowed(plan) and plan.name not in trained_names]
 
-    others = {}
+    rivals = {}
     if settings.smaller_images:
         predict = lambda smaller: table.predict(smaller, network.dense)
-        others[smaller_images.METHOD] = smaller_images.candidates(network.dense, show, settings.kept, predict)
+        rivals[smaller_images.METHOD] = smaller_images.candidates(network.dense, show, settings.kept, predict)
     if "diffrate" in methods:
-        others[PUBLISHED] = published(network.dense, table.predict)
-    beside = {method: [plan for plan in plans if allowed(plan)] for method, plans in others.items()}
+        rivals[PUBLISHED] = published(network.dense, table.predict)
+    beside = {method: [plan for plan in plans if allowed(plan)] for method, plans in rivals.items()}
     if settings.exhaustive:
         return Searched(
             [*(plan for method in methods for plan in pool((method,))), *itertools.chain(*beside.values()), *trained],

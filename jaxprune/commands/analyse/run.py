@@ -35,7 +35,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         start = time.perf_counter()
         passes = observe.passes(config, workdir / FOLDER, observed_members)
         rivals = _on_smaller_images(observed_members) if config.smaller_images else []
-        rival_passes = [each for rival in rivals for each in observe.passes(config, workdir / RIVALS_FOLDER, [rival])]
+        rival_passes = list(
+            itertools.chain(*(observe.passes(config, workdir / RIVALS_FOLDER, [rival]) for rival in rivals))
+        )
         data_passes = {
             name: observe.passes(settings, workdir / DATA_FOLDER / name, observed_members, patterns_only=True)
             for name, settings in observe.more_data(config).items()

@@ -11,9 +11,7 @@ from jaxprune.measures.intervals import Interval
 from jaxprune.recover.compare import RateRow, Row
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, findings, plots, spread
-from jaxprune.report.pictures.base import Picture
 from jaxprune.report.pictures.layout import upscale
-from jaxprune.report.pictures.text import label
 from jaxprune.report.table import Table
 from jaxprune.train.writer import read_metrics
 
@@ -115,17 +113,17 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
     plans_page.kept_patches(section, comparison.kept)
     if comparison.differences:
         section.text("Images on which a healed network still differs from the dense one:")
-        cards = [_card(difference, comparison.class_names) for difference in comparison.differences]
-        section.gallery(cards, columns=4)
+        captions = [_classes(difference, comparison.class_names) for difference in comparison.differences]
+        section.gallery([upscale(difference.image) for difference in comparison.differences], captions)
 
 
-def _card(difference: Difference, class_names: Sequence[str]) -> Picture:
+def _classes(difference: Difference, class_names: Sequence[str]) -> str:
     predicted, dense, truth = (
         class_names[number] if 0 <= number < len(class_names) else str(number)
         for number in (difference.predicted, difference.dense, difference.label)
     )
     true = f"; true: {truth}" if difference.label >= 0 else ""
-    return label(upscale(difference.image), f"{difference.name}: {predicted}; dense: {dense}{true}")
+    return f"{difference.name}: {predicted}; dense: {dense}{true}"
 
 
 def _curve(folder: Path, measure: str, result: Mapping[str, Any]) -> tuple[list[float], list[float]]:

@@ -94,20 +94,20 @@ def differences(
     opinions: Mapping[str, Opinion],
     dense: Opinion,
     labels: np.ndarray,
-    shown: Callable[[list[int]], Sequence[np.ndarray]],
+    images: Callable[[list[int]], Sequence[np.ndarray]],
 ) -> list[Difference]:
     """Returns some images on which networks still differ from the dense one.
 
     Args:
       opinions: of healed networks.
       labels: of all images; -1: unknown.
-      shown: returns images by number.
+      images: returns images by number.
     """
     places = {
         name: np.flatnonzero(said.classes != dense.classes)[:_OF_EACH].tolist() for name, said in opinions.items()
     }
     numbers = sorted({number for picked in places.values() for number in picked})
-    pictures = dict(zip(numbers, shown(numbers), strict=True)) if numbers else {}
+    pictures = dict(zip(numbers, images(numbers), strict=True)) if numbers else {}
     return [
         Difference(
             name, pictures[number], *map(int, (opinions[name].classes[number], dense.classes[number], labels[number]))

@@ -160,10 +160,10 @@ def _compared(
     ]
     plain = page.Comparison(Table(rows), results, judge is not None and judge.head is not None, fair=fair)
     first = inputs.eval_batches(config, Picked(sample, range(min(DRAWN, len(sample)))))
-    shown = plain._replace(kept=pictures.kept_patches(healed, first, mesh))
+    drawn = plain._replace(kept=pictures.kept_patches(healed, first, mesh))
     if judge is None:
-        return shown
-    return shown._replace(
+        return drawn
+    return drawn._replace(
         rates=pictures.by_rate(
             students, healed, config.keep_rates if len(config.keep_rates) > 1 else (), opinions[DENSE],
             lambda model, desc: Opinion.of(judge, replies(model, sample, desc)), config.seed,

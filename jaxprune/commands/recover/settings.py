@@ -53,7 +53,7 @@ class Settings(inspection.Plans, inspection.NetworkInspection):
     @staticmethod
     def check(config: Config, prefix: str) -> Iterator[str]:
         """Yields what is wrong with the rivals, and that there is nothing to heal."""
-        if not (config.plans or config.rivals):
+        if not config.plans and set(config.rivals) <= {AUTO}:
             yield f"{prefix}plans and {prefix}rivals are empty: give a plan, such as ('tome:rounds=2',)."
         if not (config.minutes or config.steps):
             yield f"{prefix}minutes and {prefix}steps are both 0: give one of them."

@@ -13,7 +13,7 @@ from jaxprune.reduction import DENSE
 from jaxprune.report.table import column
 
 DRAWN = 8
-BLANK = ("", "", "")  # the cells of a difference from itself
+BLANK = (None, None, None)  # the difference of a network from itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Scores:
 
     accuracy: Interval = column("accuracy", format=".1%", best="max", ends=("low", "high"))
     agreement: float = column("agreement", format=".1%")
-    difference: Interval | tuple[str, str, str] = column("accuracy − dense", format="+.1%", default=BLANK)
+    difference: Interval | tuple[None, None, None] = column("accuracy − dense", format="+.1%", default=BLANK)
 
 
 class Agreement:
