@@ -48,7 +48,8 @@ def test_every_contestant_leaves_a_network(run_directory):
 def test_rivals_of_the_same_cost_stand_beside_plans(tmp_path):
     """By default the same network on smaller images and with fewer blocks; and a file for several rates shows each."""
     config = main.load_config(str(CONFIGS / "recover.py:smoke"))
-    config.update(rivals=("auto",), plans=("topk", "random"), keep_rate=0.25, keep_rates=(0.5, 0.25))
+    config.update(rivals=("auto",), plans=("topk", "random"), reduction_loc=(0,))
+    config.update(keep_rate=0.25, keep_rates=(0.5, 0.25))
     results = commands.find("recover")(config, tmp_path)
     names = list(results)
     assert names[:3] == ["dense", "topk", "random"] and len(names) == 5
