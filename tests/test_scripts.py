@@ -28,7 +28,7 @@ BENCHMARKS = {
     "benchmarks/vit": [f"--model={SMALLEST}", SHORT, "--batch=1", "--rounds=1"],
     "benchmarks/reduction": [
         *(f"--model={SMALLEST}", "--rounds=1", "--methods", "topk"),
-        *("--batch", "1", "2", "--img-size", "32", "48"),
+        *("--batch", "1", "2", "--img-size", "64", "80"),
     ],
     "benchmarks/papr": [
         *("--model", "convnext_atto", "--scorer=norm", "--batch=1", "--rounds=1"),
