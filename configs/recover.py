@@ -7,7 +7,8 @@ python -m jaxprune.main --config=configs/recover.py --config.model.weights=FILE 
     --config.minutes=30                              training time of each network
     --config.plans="('topk','random')" --config.keep_rate=0.5        several plans, each healed
     --config.rivals="('img_size=182','depth=9','patch_size=28')"     healed for the same time: fewer pixels, blocks,
-                                                     or coarser patches; or another network, "weights=FILE,name=NAME"
+                                                     or coarser patches; or another network, "weights=FILE,name=NAME".
+                                                     By default fewer pixels and fewer blocks at the FLOPs of plans
     --config.trainable=norms                         or last:4 (blocks), lora:8 (low-rank changes); all by default
     --config.keep_rates="(0.7,0.5,0.35)"             one network for several rates
 

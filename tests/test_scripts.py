@@ -12,8 +12,9 @@ import pytest
 from flax import nnx
 from PIL import Image
 
-from jaxprune import commands, main, models
+from jaxprune import commands, main, models, reduction
 from jaxprune.checkpoints import save_model
+from jaxprune.measures.training_images import TrainingImages
 from jaxprune.train import workdir as workdirs
 
 pytestmark = pytest.mark.slow
@@ -25,7 +26,10 @@ SMALLEST = "vit_tiny_patch16_224"
 SHORT = '--overrides={"depth": 2, "decoder_depth": 2}'
 BENCHMARKS = {
     "benchmarks/vit": [f"--model={SMALLEST}", SHORT, "--batch=1", "--rounds=1"],
-    "benchmarks/reduction": [f"--model={SMALLEST}", "--batch=1", "--rounds=1", "--methods", "topk"],
+    "benchmarks/reduction": [
+        *(f"--model={SMALLEST}", "--rounds=1", "--methods", "topk"),
+        *("--batch", "1", "2", "--img-size", "64", "80"),
+    ],
     "benchmarks/papr": [
         *("--model", "convnext_atto", "--scorer=norm", "--batch=1", "--rounds=1"),
         '--overrides={"depths": [1, 1], "dims": [8, 16]}',
@@ -192,6 +196,19 @@ def test_pre_training_methods_are_compared(tmp_path):
     assert kept == (tmp_path / "study" / "pieces.jsonl").stat().st_mtime_ns
 
 
+def test_newer_pre_training_methods_are_compared_at_equal_time(tmp_path):
+    arguments = ["--smoke", "--seeds=1", "--out=study", "--frameworks", "mae", "--others"]
+    printed = run("studies/mim", tmp_path, *arguments, "--newer", "crossmae", "pixio", "distil")
+    assert "The study is complete." in printed
+    arms = ["crossmae partial", "crossmae progressive", "pixio full", "pixio progressive", "distil full"]
+    found = rows(tmp_path / "study" / "study_mim.csv")
+    assert [row["method"] for row in found[3:]] == [*arms, "from scratch"]
+    assert {row["arm"] for row in rows(tmp_path / "study" / "steps.csv")} >= set(arms)
+    differences = {row["difference"] for row in rows(tmp_path / "study" / "differences.csv")}
+    assert {"crossmae progressive - crossmae partial", "pixio progressive - pixio full"} < differences
+    assert "distil full - mae full" in differences
+
+
 def test_reduction_methods_are_compared(tmp_path):
     config = main.load_config(str(ROOT / "configs/reduction/small.py:smoke"))
     commands.find("finetune")(config, tmp_path / "dense")
@@ -200,6 +217,11 @@ def test_reduction_methods_are_compared(tmp_path):
     assert {row["method"] for row in rows(tmp_path / "study" / "fine_tuned.csv")} == {"dense", "topk", "tome"}
     assert {"tome", "topk"} <= {row["method"] for row in rows(tmp_path / "study" / "off_the_shelf.csv")}
     assert "Rank correlation" in printed
+    settings[-3:] = ["--seeds=1", "--minutes=0.01", "--out=equal_time"]
+    run("studies/reduction", tmp_path, "--smoke", *settings)
+    found = rows(tmp_path / "equal_time" / "fine_tuned.csv")
+    assert {row["method"] for row in found} == {"dense", "topk", "tome"}
+    assert all(float(row["epochs"]) > 0 and float(row["minutes"]) > 0 for row in found)
 
 
 def test_table_6_has_a_row_for_each_method_of_each_data_set_and_backbone(tmp_path):
@@ -274,17 +296,27 @@ def test_classifiers_on_selected_patches_are_compared(tmp_path):
 
 def test_tuning_is_studied(tmp_path):
     sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 0}
-    save_model(models.create("vit", **sizes, rngs=nnx.Rngs(0)), tmp_path / "encoder.safetensors")
+    encoder = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    save_model(encoder, tmp_path / "encoder.safetensors")
     (tmp_path / "photos").mkdir()
     rng = np.random.default_rng(0)
     for number in range(40):
-        Image.fromarray(rng.integers(0, 256, (20, 20, 3), np.uint8)).save(tmp_path / "photos" / f"{number}.png")
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(tmp_path / "photos" / f"{number}.png")
     settings = ["--run=encoder.safetensors", "--path=photos", "--images=36", "--half=12", "--batch=2", "--rounds=1"]
     settings += ["--methods", "topk", "--kept", "0.5", "--splits=20", "--alpha=0.4", "--delta=0.3"]
     run("studies/tune", tmp_path, *settings)
     found = {row["what"]: float(row["value"]) for row in rows(tmp_path / "study_tune" / "summary.csv")}
     assert found["violations"] <= found["allowed"]
     assert len(rows(tmp_path / "study_tune" / "times.csv")) == 2  # in every block, and in one
+    # A healed network stands beside them; the images that taught it are left out.
+    fast = reduction.apply(encoder, reduction.Plan("topk", keep_rate=0.25, reduction_loc=(1,)))
+    learnt = np.stack([np.asarray(Image.open(tmp_path / "photos" / f"{number}.png")) for number in range(10)])
+    fast.training_images = TrainingImages.of(learnt)
+    save_model(fast, tmp_path / "healed.safetensors")
+    settings[4], settings[5] = "--half=8", "--batch=1"
+    printed = run("studies/tune", tmp_path, *settings, "--healed", "healed.safetensors", "--out=healed")
+    assert "images taught a healed network" in printed
+    assert len(rows(tmp_path / "healed" / "times.csv")) == 3
 
 
 def test_links_to_labelled_images_are_made_whole_where_that_was_stopped(tmp_path):

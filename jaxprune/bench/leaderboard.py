@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,9 +32,12 @@ SPEEDS = (THROUGHPUT, SPEED, LOW, HIGH)  # the columns that only the same device
 # The settings of a measurement; rows are measured again with their own.
 WHOLE = ("images", "batch size", "rounds", "seed")
 SETTINGS = (*WHOLE, "image size")
+# Accuracy on the images that the dense network gets wrong where they have this share of the patches, and their number.
+ON_HARD, HARD, HARD_AT = "accuracy where smaller images fail", "hard images", 0.5
+NOT_HARD = {ON_HARD: math.nan, f"{ON_HARD} low": math.nan, f"{ON_HARD} high": math.nan, HARD: 0}  # where it cannot
 # Columns that a second measurement reproduces exactly on the same kind of machine.
 EXACT = ("plan hash", *SETTINGS, "accuracy", "low", "high", "agreement", "agreement low", "agreement high")
-EXACT += ("GFLOPs", "FLOP-implied", "weights", "code", "data", "jax")
+EXACT += (*NOT_HARD, "GFLOPs", "FLOP-implied", "weights", "code", "data", "jax")
 COLUMNS = ("network", "plan", *EXACT, THROUGHPUT, SPEED, LOW, HIGH, "verdict", "device")
 TEXTS = ("network", "plan", "plan hash", "image size", "weights", "code", "data", "jax", "verdict", "device", HASH)
 
@@ -305,7 +309,10 @@ def _value(name: str, text: str | None) -> Any:
 
 
 def _same(value: Any, claim: Any) -> bool:
-    return value == claim if isinstance(value, str) else abs(value - claim) <= _TOLERANCE * max(abs(value), 1.0)
+    if isinstance(value, str):
+        return value == claim
+    # Both are unknown where a network cannot read smaller images.
+    return (value != value and claim != claim) or abs(value - claim) <= _TOLERANCE * max(abs(value), 1.0)
 
 
 def _within(value: float, low: float, high: float, slack: float) -> bool:

@@ -20,6 +20,7 @@ from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.dynamic.cascade import Cascade
 from jaxprune.errors import UserError, shortened
 from jaxprune.files import as_path, write_atomically
+from jaxprune.measures.training_images import TrainingImages
 from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import apply
@@ -86,6 +87,8 @@ def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str
     >>> load_model(path).plan == fast.plan
     True
 
+    Of a healed network the file also holds by what to know the images again that taught it.
+
     Args:
       model: a network from `models.create`, `mim.create` or `ranking.create`, optionally with a plan applied; or one
         from `dynamic.create`, such as a cascade of networks, with its `dial`.
@@ -106,6 +109,8 @@ def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str
         card = dataclasses.replace(card, shared=shared)
     else:
         arrays = {name: np.asarray(variable[...]) for name, variable in variables(model).items()}
+    if record := getattr(model, "training_images", None):
+        arrays |= record.arrays()
     write_atomically(path, save(arrays, metadata={"jaxprune": card.as_json()}))
 
 
@@ -212,6 +217,8 @@ def _loaded(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tupl
     arrays |= {name: resample_to(model, name, arrays[name], source=trained) for name in names}
     with trained_methods(model, arrays):
         _fill(model, arrays, path)
+    if path.is_file() and (record := TrainingImages.from_arrays(arrays)):
+        model.training_images = record
     return model
 
 

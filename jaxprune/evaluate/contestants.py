@@ -87,19 +87,27 @@ def contestants(
     return {DENSE: contestant(model), **{name: contestant(network) for name, network in reduced.items()}}
 
 
-def on_smaller_images(candidates: Mapping[str, Contestant]) -> dict[str, Contestant]:
+def on_smaller_images(
+    candidates: Mapping[str, Contestant], shares: Sequence[float] | None = None
+) -> dict[str, Contestant]:
     """Returns the dense network on smaller images, for each plan at about its cost: fewer pixels are the plan's rival.
 
     Args:
       candidates: by name; one of them is `DENSE`.
+      shares: fractions of the patches of the images; by default those of the plans' FLOPs.
     """
     dense = candidates[DENSE].model
     if isinstance(dense, AroundHost):
         return _on_smaller_maps(dense, [candidate.gflops() for candidate in candidates.values()])
     if not isinstance(dense, Host):
         return {}
-    full = candidates[DENSE].gflops()
-    shares = [candidate.gflops() / full for candidate in candidates.values()]
+    if shares is None:
+        # One that was trained under a plan follows none on smaller images.
+        plain = (
+            dense if dense.plan is None else reduction.apply(dense, reduction.Plan(steps=()), img_size=_sides(dense))
+        )
+        full = contestant(plain).gflops()
+        shares = [candidate.gflops() / full for candidate in candidates.values()]
     rivals = smaller_images(dense, [share for share in shares if share < 1])
     return {name: contestant(network) for name, network in rivals.items()}
 
@@ -135,6 +143,10 @@ def _on_smaller_maps(dense: Any, costs: Sequence[float]) -> dict[str, Contestant
             counts |= {nearest} if math.isfinite(distance(nearest)) else set()
     texts = [size_text(size(count)) for count in sorted(counts, reverse=True)]
     return {text: contestant(rival(dense, text)) for text in texts}
+
+
+def _sides(model: Host) -> tuple[int, ...]:
+    return model.preprocessing.img_size
 
 
 def random_images(model: Any, batch_size: int) -> jax.Array:

@@ -60,6 +60,7 @@ class Host(nnx.Module):
       plan: the plan of the network, or None; set by `reduction.apply`.
       num_classes: of its classifier; 0 without one.
       preprocessing: how its images are prepared, see `Preprocessing`; set by `models.create`.
+      training_images: the images that healed it, as `measures.training_images` knows them again; None if unknown.
     """
 
     num_classes: int
@@ -69,6 +70,7 @@ class Host(nnx.Module):
     no_decay: tuple[str, ...] = ("pos_embed", "cls_token", "dist_token", "reg_token")
     beside_pretraining: tuple[str, ...] = ()
     position_rule: Resampling = Resampling()
+    training_images: Any = None
     num_prefix_tokens: int
 
     def __init__(self):

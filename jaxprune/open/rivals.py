@@ -19,7 +19,9 @@ from jaxprune.ops.resize import resize
 from jaxprune.weights.positions import is_table, resample_to
 
 IMG_SIZE = "img_size"
+AUTO = "auto"  # stands for `at_shares`
 CHANGES = (IMG_SIZE, "patch_size", "depth")
+_APART = 0.05  # fractions of FLOPs that are closer share a rival
 _PATCHES = "patch_embed.proj.kernel"
 
 
@@ -87,6 +89,43 @@ def _built(model: Any, name: str, value: int | tuple[int, ...], change: str) -> 
     arguments[name] = value
     dtype = arguments.pop("dtype", None) or "float32"
     return build(recipe.kind, arguments, dtype=dtype, rngs=nnx.Rngs(0))
+
+
+def at_shares(model: Host, shares: Iterable[float]) -> dict[str, Host]:
+    """Returns the rivals of plans with these fractions of a network's FLOPs: on smaller images, and with fewer blocks.
+
+    >>> import jaxprune
+    >>> sizes = dict(img_size=32, patch_size=4, embed_dim=16, depth=4, num_heads=2)
+    >>> model = jaxprune.models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    >>> list(at_shares(model, (0.5, 0.52)))
+    ['img_size=24', 'depth=2']
+
+    Args:
+      model: the dense network.
+      shares: fractions of its FLOPs; of those that hardly differ the largest counts.
+    """
+    apart = spaced(shares)
+    networks = smaller_images(model, apart)
+    blocks = len(model.sites(model.preprocessing.sides))
+    for depth in dict.fromkeys(max(round(share * blocks), 1) for share in apart):
+        # The blocks of stages are no single number.
+        with contextlib.suppress(UserError):
+            if depth < blocks:
+                networks[f"depth={depth}"] = rival(model, f"depth={depth}")
+    return networks
+
+
+def spaced(shares: Iterable[float]) -> list[float]:
+    """Returns fractions below 1 without those that hardly differ from a larger one, the largest first.
+
+    >>> spaced((0.5, 0.52, 1.0, 0.3))
+    [0.52, 0.3]
+    """
+    apart: list[float] = []
+    for share in sorted((share for share in shares if share < 1), reverse=True):
+        if not apart or apart[-1] - share > _APART:
+            apart.append(share)
+    return apart
 
 
 def smaller_sides(model: Any, shares: Iterable[float]) -> tuple[int, ...]:

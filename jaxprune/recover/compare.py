@@ -99,6 +99,19 @@ class Row:
     images: int = column("n")
 
 
+@dataclasses.dataclass(frozen=True)
+class RateRow:
+    """A network at one of the keep rates that it was healed for, before and after."""
+
+    name: str = column("network")
+    keep_rate: float = column("keep rate", format="g")
+    gflops: float = column("GFLOPs", format=".3g")
+    agreement_before: Interval = column("agreement before", format=".1%")
+    agreement: Interval = column("agreement", format=".1%")
+    accuracy_before: Interval | str = column("accuracy before", format=".1%")
+    accuracy: Interval | str = column("accuracy", format=".1%")
+
+
 class Opinion(NamedTuple):
     """The classes that a network predicts, and what of it is right."""
 

@@ -16,11 +16,13 @@ from safetensors.numpy import load_file, save
 
 from jaxprune import parallel, processes
 from jaxprune.data.arrays import of_arrays
-from jaxprune.data.loader import train_batches
+from jaxprune.data.loader import eval_batches, train_batches
+from jaxprune.data.order import Order
 from jaxprune.data.sample import Picked, Sample
 from jaxprune.data.source import Source
 from jaxprune.errors import UserError
 from jaxprune.files import write_atomically
+from jaxprune.measures.training_images import TrainingImages
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
@@ -35,6 +37,7 @@ from jaxprune.train.writer import Writer, read_metrics
 _log = logging.getLogger(__name__)
 COURSE, BEST = "course.json", "best.safetensors"
 _PROBED = 3  # batches whose gradients give a step's time and the learning rate
+_READ = 1 + _PROBED  # the first of them compiles
 
 
 class Healed(NamedTuple):
@@ -164,8 +167,31 @@ def heal(
             "%s: at none of %d looks the network was closer to the dense one than before, so it stays as it is. "
             "Give a lower learning rate than %g, or more time.", desc, len(rows) - 1, rate,
         )  # fmt: skip
-    model = _filled(student, load_file(workdir / BEST)) if best["step"] else student
+    model = _filled(student, load_file(workdir / BEST) if best["step"] else split(student).params)
+    if not teacher.preprocessing.num_frames:
+        model.training_images = _training_images(student, train, held_out, lesson.record, settings, max(steps, _READ))
     return Healed(model, before, after, best["step"], result.step, result.seconds)
+
+
+def _training_images(
+    student: Host, train: Source, held_out: Source, record: Preprocessing, settings: Settings, steps: int
+) -> TrainingImages:
+    """The images of the first steps and those to choose by, prepared as for evaluation."""
+    order = Order.of_process(len(train), settings.batch_size, 0, 1, settings.seed)
+    learning = np.zeros(len(train), bool)
+    for step in range(steps):
+        learning[order(step)[1]] = True
+        if learning.all():
+            break
+    sources = Picked(Sample(train, len(train)), np.flatnonzero(learning).tolist()), held_out
+    _log.info("Recording which of %d images taught the network.", sum(map(len, sources)))
+    images = (
+        image
+        for source in sources
+        for batch in eval_batches(source, batch_size=settings.batch_size, preprocessing=record)
+        for image in batch["image"]
+    )
+    return TrainingImages.of(images).joined(student.training_images)
 
 
 def _require_hosts(student: Any, teacher: Any) -> None:
@@ -232,7 +258,7 @@ def _probe(lesson: Lesson, train: Source, settings: Settings, mesh: Mesh) -> tup
     value = jax.jit(jax.value_and_grad(lesson.loss(lesson.student), has_aux=True))
     batches, key = _batches(train, lesson.record, settings), jax.random.key(settings.seed)
     loss, total, start = 0.0, jax.tree.map(jnp.zeros_like, trained), 0.0
-    for number in range(1 + _PROBED):
+    for number in range(_READ):
         batch = parallel.place_batch(mesh, next(batches)) | {FIXED: fixed}
         if number == 1:  # compiled by now
             start = time.monotonic()

@@ -4,6 +4,7 @@ The numbers of rows are those of any plan, such as the published ones (`publishe
 Written from the paper and from facts about the published code, which has no licence; nothing of it is copied.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -153,6 +154,23 @@ def published_plan(name: str, gmacs: float | int) -> Plan:
             f"{', '.join(map(str, PUBLISHED[name]))}."
         )
     return plan_of_counts(*PUBLISHED[name][gmacs])
+
+
+def published_plans(name: str) -> list[Plan]:
+    """Returns the plans with published numbers of rows for a network, by its name, the cheapest first; [] without any.
+
+    >>> len(published_plans("deit_small_patch16_224")), published_plans("deit3_small_patch16_224")
+    (5, [])
+
+    Args:
+      name: timm's name. The numbers for MAE are of networks that were fine-tuned from it: "vit_base_patch16_224.mae".
+    """
+    deit = re.fullmatch(r"deit_(tiny|small|base)_patch16_224(\..+)?", name)
+    mae = re.fullmatch(r"vit_(base_patch16|large_patch16|huge_patch14)_224\.mae", name)
+    if deit is None and mae is None:
+        return []
+    network = f"deit_{deit[1]}" if deit else f"mae_{mae[1].partition('_')[0]}"  # type: ignore[index]
+    return [published_plan(network, gmacs) for gmacs in sorted(PUBLISHED[network])]
 
 
 def plan_of_counts(prune_kept: Sequence[int], merge_kept: Sequence[int], tokens: int | None = None) -> Plan:

@@ -21,7 +21,8 @@ class Column:
     """The column of a field.
 
     A value is text, a number, or a tuple: (centre, low, high) or (mean, standard deviation), one cell in a report and
-    several in a CSV. A mapping {title: value} gives a column to each of its keys. None leaves the cell out.
+    several in a CSV; None inside of it is a blank. A mapping {title: value} gives a column to each of its keys. None
+    leaves the cell out.
 
     Attributes:
       name: its title, without the unit.
@@ -199,7 +200,7 @@ def as_text(rows: Rows) -> str:
 
 
 def _text(value: Any) -> str:
-    return format_number(value, ".3g") if isinstance(value, float) else str(value)
+    return "" if value is None else format_number(value, ".3g") if isinstance(value, float) else str(value)
 
 
 def write_csv(path: str | os.PathLike, rows: Rows, **same: Any) -> None:

@@ -3,11 +3,17 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from jaxprune import reduction
+from jaxprune import flops, reduction
 from jaxprune.errors import UserError
 from jaxprune.reduction import At, Plan
+from jaxprune.reduction.diffrate import published_plans
 from jaxprune.reduction.parts.plan import quarters
-from jaxprune.tune.cost_table import Cost
+from jaxprune.reduction.parts.step_sizes import Count
+from jaxprune.tune.cost_table import Cost, CostTable
+from jaxprune.weights.fingerprint import fingerprint
+
+PUBLISHED = "diffrate, published counts"  # the method of `published`
+_NEAR = 0.1  # share of the patches by which a step of a plan moves at most to a stair
 
 
 class Candidate(NamedTuple):
@@ -81,6 +87,27 @@ def require_alike(name: str, network: Any, dense: Any) -> None:
             )
 
 
+def own_weights(name: str, fast: Any, dense: Any, table: CostTable) -> Candidate:
+    """Returns the candidate of a network with weights of its own under its plan, such as a healed one.
+
+    Args:
+      name: of its row.
+      fast: the network.
+      dense: the dense network.
+      table: the costs of its blocks.
+    """
+    steps = fast.plan.steps_for(len(fast.sites()))
+    methods = tuple(dict.fromkeys(at.method for at in steps))
+    if set(methods) <= set(table.methods()):
+        cost = table.predict(fast)
+    else:
+        # Its methods may have parameters and are not in the table: predicted by FLOPs until it is timed as a whole.
+        share = flops.of_model(fast).total / flops.of_model(dense).total
+        cost = Cost(table.dense.seconds * share, table.dense.megabytes)
+    places = tuple(at.layer for at in steps)
+    return Candidate(name, "+".join(methods), places, 0.0, fast, cost, fingerprint(fast))
+
+
 def plan(methods: Sequence[str], places: Sequence[int], kept: float) -> Plan:
     """Returns a plan that keeps a fraction `kept` of the patches in the end, with equal rates at every step.
 
@@ -104,6 +131,7 @@ def candidates(
     places: Iterable[Sequence[int]],
     kept: Iterable[float],
     predict: Callable[[Any], Cost],
+    stairs: Sequence[int] = (),
 ) -> list[Candidate]:
     """Returns a network under plans at all places and counts, except those that it cannot follow.
 
@@ -113,17 +141,58 @@ def candidates(
       places: the blocks of each plan.
       kept: fractions of the patches left in the end.
       predict: predicts the cost of a network.
+      stairs: numbers of patches just below a step of the time; each plan is also tried with these, where they are near.
     """
-    by_plan = {}
+    by_plan, patches = {}, model.sites(model.preprocessing.img_size)[0].num_patches
     for where in map(tuple, places):
         if len(set(methods)) > 1 and len(where) < 2:
             continue
         for share in sorted(kept, reverse=True):
-            try:
-                schedule = plan(methods, where, share)
-                fast = reduction.apply(model, schedule, img_size=model.preprocessing.img_size)
-            except UserError:
-                continue
-            method = "+".join(dict.fromkeys(methods))
-            by_plan.setdefault(schedule, Candidate(schedule.text, method, where, share, fast, predict(fast)))
+            even = plan(methods, where, share)
+            for schedule in dict.fromkeys((even, below_stairs(even, stairs, patches))):
+                try:
+                    fast = reduction.apply(model, schedule, img_size=model.preprocessing.img_size)
+                except UserError:
+                    continue
+                method = "+".join(dict.fromkeys(methods))
+                by_plan.setdefault(schedule, Candidate(schedule.text, method, where, share, fast, predict(fast)))
     return list(by_plan.values())
+
+
+def below_stairs(plan: Plan, stairs: Sequence[int], patches: int) -> Plan:
+    """Returns a plan whose steps keep numbers of patches just below a step of the time, where one is near.
+
+    >>> below_stairs(plan(("topk",), (3, 6), 0.5), (96, 128), 196).text
+    'topk@3:num_keep=128+topk@6:num_keep=96'
+
+    Args:
+      plan: by keep rates.
+      stairs: numbers of patches just below a step of the time.
+      patches: of the network.
+    """
+    steps = []
+    for at in plan.steps:
+        count = at.amount.tokens(patches, patches)
+        nearest = min(stairs, key=lambda stair: abs(stair - count), default=0)
+        near = nearest > 0 and abs(nearest - count) <= _NEAR * patches
+        steps.append(at.changed(amount=Count(nearest)) if near else at)
+    return Plan(steps=steps)
+
+
+def published(model: Any, predict: Callable[[Any], Cost]) -> list[Candidate]:
+    """Returns a network under the numbers of rows that DiffRate's authors published for it; [] without any.
+
+    Args:
+      model: the dense network; its name says whose numbers fit.
+      predict: predicts the cost of a network.
+    """
+    recipe = getattr(model, "recipe", None)
+    networks = []
+    for schedule in published_plans(str(recipe.as_dict().get("name", ""))) if recipe is not None else ():
+        try:
+            fast = reduction.apply(model, schedule, img_size=model.preprocessing.img_size)
+        except UserError:
+            continue
+        places = tuple(at.layer for at in schedule.steps)
+        networks.append(Candidate(schedule.text, PUBLISHED, places, 0.0, fast, predict(fast)))
+    return networks

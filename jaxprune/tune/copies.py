@@ -5,24 +5,18 @@ of a grid. Near copies by features, such as a mirrored or a brighter one, are as
 the same pattern of cells, as it is or mirrored, up to brightness and contrast.
 """
 
-import hashlib
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from scipy.spatial import KDTree
 
 from jaxprune.evaluate import Batch
+from jaxprune.measures.image_cells import cell_means, digest, near_pairs
 from jaxprune.train import interrupt
 
-_CELLS = 8  # rows and columns of cells whose means are compared
-_COARSE = 2  # of the search for candidates
-# By how much the means of near copies differ at most, of 255: over all cells, and in a single one, which saving changes
-# more where colours are saturated.
-_LEVELS, _IN_A_CELL = 3.0, 16.0
-_PAIRS = 4096  # compared at a time
 _ROWS = 1024  # of a matrix of similarities, at a time
 # The least cosine of near copies: of their features about the mean of all, and of the patterns of their cells.
 _FEATURES, _PATTERN = 0.9, 0.95
@@ -39,46 +33,25 @@ def first_of_copies(
       features: of the images, by the network; without them near copies are found by pixels alone.
     """
     firsts: dict[bytes, int] = {}
-    first, means, number = np.arange(count), [], 0
-    for batch in show(np.arange(count)):
-        interrupt.check()
-        valid = np.asarray(batch.get("valid", np.ones(len(batch["image"]), bool)))
-        for image in np.asarray(batch["image"])[valid]:
-            pixels = np.ascontiguousarray(image)
-            digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
-            first[number] = firsts.setdefault(digest, number)
-            if first[number] == number:
-                means.append(_means(pixels))
-            number += 1
+    first, means = np.arange(count), []
+    for number, image in enumerate(in_order(show, count)):
+        first[number] = firsts.setdefault(digest(image), number)
+        if first[number] == number:
+            means.append(cell_means(image))
     distinct = np.flatnonzero(first == np.arange(count))
     cells = np.stack(means)
-    pairs = [_near_by_pixels(cells)]
+    pairs = [near_pairs(cells)]
     if features is not None:
         pairs.append(_near_by_features(np.asarray(features, np.float32)[distinct], cells))
     return distinct[_first_of_groups(np.concatenate(pairs), len(cells))][np.searchsorted(distinct, first)]
 
 
-def _means(image: np.ndarray) -> Float[np.ndarray, "r c d"]:
-    """The means of the cells of an image, or of all frames of a clip."""
-    frame = image.reshape(-1, *image.shape[-3:]).mean(0, dtype=np.float32)
-    rows, columns = (np.linspace(0, side, min(_CELLS, side) + 1).astype(int)[:-1] for side in frame.shape[:2])
-    sums = np.add.reduceat(np.add.reduceat(frame, rows, 0), columns, 1)
-    sizes = np.outer(np.diff([*rows, frame.shape[0]]), np.diff([*columns, frame.shape[1]]))
-    return (sums / sizes[..., None]).astype(np.float32)
-
-
-def _near_by_pixels(means: Float[np.ndarray, "n r c d"]) -> Int[np.ndarray, "m 2"]:
-    """Returns the pairs of images with nearly the same means of cells."""
-    halves = [np.array_split(np.arange(side), min(_COARSE, side)) for side in means.shape[1:3]]
-    quarters = [means[:, rows][:, :, columns].mean((1, 2)) for rows in halves[0] for columns in halves[1]]
-    coarse = np.concatenate(quarters, axis=1)
-    pairs = KDTree(coarse).query_pairs(_LEVELS, p=np.inf, output_type="ndarray")
-    alike = np.zeros(len(pairs), bool)
-    for start in range(0, len(pairs), _PAIRS):
-        left, right = pairs[start : start + _PAIRS].T
-        apart = np.abs(means[left] - means[right])
-        alike[start : start + _PAIRS] = (apart.mean((1, 2, 3)) <= _LEVELS) & (apart.max((1, 2, 3)) <= _IN_A_CELL)
-    return pairs[alike]
+def in_order(show: Callable[[np.ndarray], Iterable[Batch]], count: int) -> Iterator[np.ndarray]:
+    """Yields all images in order; one that cannot be read is the copy that its batch holds instead."""
+    images = itertools.chain.from_iterable(np.asarray(batch["image"]) for batch in show(np.arange(count)))
+    for image in itertools.islice(images, count):
+        interrupt.check()
+        yield image
 
 
 def _near_by_features(

@@ -7,6 +7,7 @@ the extra cost (of the method itself, of reporting to it or following it) is int
 network, timed as a whole in the same rounds, sets the scale.
 """
 
+import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,8 @@ from jaxprune.tune.blockwise import Call, Programs, compiled_blocks
 
 SHARE = 0.7  # fraction of its incoming rows that each step of a probing plan keeps
 PLAIN, BARE = "plain", "random"  # the latter is nearly free
+_STAIRS = 12  # numbers of rows at which plain blocks are timed besides
+_STEP = 1.1  # factor by which a multiply-accumulate is dearer above a step of the time
 _LADDER, _STEPS = 4, 2  # number of steps of the probing plan for plain blocks, and for each method
 _MEGABYTE = 2**20
 
@@ -90,6 +93,19 @@ class CostTable(NamedTuple):
         read = json.loads(text)
         parts = tuple((Part(*part), Cost(*cost)) for part, cost in read["parts"])
         return cls(parts, Cost(*read["ends"]), Cost(*read["dense"]))
+
+    def stairs(self) -> tuple[int, ...]:
+        """Returns numbers of rows just below a step of the measured time, where a few more rows cost much more.
+
+        Devices compute in tiles: the seconds per multiply-accumulate of a block rise where one more is begun. Otherwise
+        they fall or stay as rows are added.
+        """
+        rows = set()
+        for kind in dict.fromkeys(part.kind for part, _ in self.parts):
+            plain = sorted((p.rows, c.seconds / p.macs) for p, c in self._measured(PLAIN, "", kind) if p.kind == kind)
+            pairs = itertools.pairwise(plain)
+            rows |= {below for (below, cheap), (above, dear) in pairs if above > below and dear > _STEP * cheap}
+        return tuple(sorted(rows))
 
     def methods(self) -> tuple[str, ...]:
         """The measured methods."""
@@ -190,6 +206,25 @@ def probes(model: Any, methods: Iterable[str]) -> dict[str, Plan]:
     return plans
 
 
+def ladders(model: Any) -> list[Plan]:
+    """Returns plans whose plain blocks have evenly spaced numbers of rows, to see the steps of the time.
+
+    Where rows cannot be removed from a network there are none.
+
+    Args:
+      model: the dense network.
+    """
+    sites = model.sites(model.preprocessing.img_size)
+    places = list(range(0, len(sites) - 1, 2))
+    if not sites[0].removable or not places:
+        return []
+    patches = sites[0].num_patches
+    counts = [count for count in (patches * step // _STAIRS for step in range(_STAIRS - 1, 0, -1)) if count > 1]
+    parts = [counts[start : start + len(places)] for start in range(0, len(counts), len(places))]
+    steps = [[At(place, BARE, num_keep=count) for place, count in zip(places, part, strict=False)] for part in parts]
+    return [Plan(steps=tuple(plan)) for plan in steps]
+
+
 def measure(model: Any, methods: Sequence[str], batch_size: int, rounds: int) -> CostTable:
     """Measures the blocks of a network on the first device, dense and under methods.
 
@@ -202,7 +237,7 @@ def measure(model: Any, methods: Sequence[str], batch_size: int, rounds: int) ->
     """
     size, images = model.preprocessing.img_size, random_images(model, batch_size)
     programs, calls = Programs(), {}
-    for plan in (None, *probes(model, methods).values()):
+    for plan in (None, *probes(model, methods).values(), *ladders(model)):
         network = model if plan is None else reduction.apply(model, plan, img_size=size, rngs=nnx.Rngs(0))
         calls |= {part: call for part, call in _calls(network, images, programs).items() if part not in calls}
     ends, dense = _ends(model, images), Runner(model, images)

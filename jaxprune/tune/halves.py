@@ -34,9 +34,15 @@ def require_enough(count: int, bound: Bound, settings: Settings, copies: str = "
         )
 
 
-def halved(distinct: np.ndarray, count: int, bound: Bound, settings: Settings) -> Halves:
-    """Splits images at random; of copies only the first counts, or they would be on both sides."""
+def halved(distinct: np.ndarray, count: int, bound: Bound, settings: Settings, lessons: str = "") -> Halves:
+    """Splits images at random; of copies only the first counts, or they would be on both sides.
+
+    Args:
+      distinct: indices of the images that count, of `count`.
+      lessons: what to say of those that do not because they taught a healed network.
+    """
     if len(distinct) < count:
-        require_enough(len(distinct), bound, settings, f" ({count - len(distinct)} of {count} are copies of others)")
+        copies = f"{count - len(distinct)} of {count} are copies of others"
+        require_enough(len(distinct), bound, settings, f" ({copies}{' or ' if lessons else ''}{lessons})")
     order = np.random.default_rng(settings.seed).permutation(len(distinct))
     return Halves(*np.split(distinct[order], [len(order) - len(order) // 2]))

@@ -11,14 +11,17 @@ from jaxprune.tune.cost_table import Cost
 METHOD = rivals.IMG_SIZE
 
 
-def candidates(model: Any, kept: Iterable[float], predict: Callable[[Any], Cost]) -> list[Candidate]:
-    """Returns a network on smaller images, as far as it can read them.
+def candidates(model: Any, images: Any, kept: Iterable[float], predict: Callable[[Any], Cost]) -> list[Candidate]:
+    """Returns a network on smaller images, as far as it can read them; [] if the images cannot be had smaller.
 
     Args:
       model: the dense network.
+      images: an array, or a function that gives them by index: see `can_show`.
       kept: fractions of the patches.
       predict: predicts the cost of a network.
     """
+    if not can_show(images):
+        return []
     patches = model.grid[0] * model.grid[1]
     return [
         Candidate(name, METHOD, (), network.grid[0] * network.grid[1] / patches, network, predict(network))

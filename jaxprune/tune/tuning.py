@@ -1,5 +1,6 @@
 """Tunes a network to this device: the cheapest plan with bounded risk, or the safest plan with bounded cost."""
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,13 +13,23 @@ from jax.sharding import Mesh
 from jaxprune import flops, parallel, reduction
 from jaxprune.errors import UserError, quoted
 from jaxprune.evaluate import Batch, Stacked, run_over
+from jaxprune.measures.image_cells import digest
 from jaxprune.nn.host import Host
 from jaxprune.ops.resize import resize
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import DENSE
 from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing, smaller_images
-from jaxprune.tune.candidates import Candidate, candidates, default_places, require_alike, require_untrained
-from jaxprune.tune.copies import first_of_copies
+from jaxprune.tune.candidates import (
+    PUBLISHED,
+    Candidate,
+    candidates,
+    default_places,
+    own_weights,
+    published,
+    require_alike,
+    require_untrained,
+)
+from jaxprune.tune.copies import first_of_copies, in_order
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.halves import Halves, halved, require_enough
 from jaxprune.tune.pareto_testing import Tested
@@ -32,7 +43,7 @@ from jaxprune.weights.fingerprint import fingerprint
 
 SLACK = 0.05  # relative error allowed for predictions
 _log = logging.getLogger(__name__)
-_FORMAT = 1  # version of the stored results; other versions are recomputed
+_FORMAT = 2  # version of the stored results; other versions are recomputed
 
 # Indices of images -> batches with `image`, and `label`; with `record=`, prepared for a network on smaller images.
 Show = Callable[..., Iterable[Batch]]
@@ -70,7 +81,8 @@ def tune(
       labels: labels of an array of images, (n,), for a bound on accuracy.
       smaller: a smaller dense network to time for comparison; by default `next_smaller`.
       healed: networks with weights of their own under plans, such as `recover` makes, {name: network}: tried beside the
-        plans. The guarantee holds if none of them learnt from `images`.
+        plans. The images that taught them, which `recover` records, are left out; without such a record the guarantee
+        holds if none of them learnt from `images`.
       mesh: the devices for the images; costs are those of one device.
       store: stores the measurements.
 
@@ -95,12 +107,13 @@ def tune(
     features = _features(network.dense, show, count, mesh, programs, keep)
     find = lambda: {"first": first_of_copies(show, count, features)}
     firsts = keep.arrays("copies", find, images=count, features=features is not None)["first"]
-    halves = halved(np.unique(firsts), count, bound, settings)
+    lessons = _Lessons.of(model, healed or {}, show, count, firsts, keep)
+    halves = halved(np.setdiff1d(firsts, firsts[lessons.images]), count, bound, settings, lessons.words)
     _log.info("Timing the blocks of the dense network and of %s on this device.", ", ".join(network.methods))
     table = _cost_table(network, settings, keep)
     errors = _Errors(network.dense, show, halves, bound, settings, mesh, keep, programs)
     _log.info("Estimating the risks of up to %d plans on %d images.", settings.limit, len(halves.first))
-    plans, rejected = _searched(network, table, errors, bound, settings)
+    plans, rejected = _searched(network, table, errors, show, bound, settings)
     counts = {plan.name: int(errors.estimate(plan).sum()) for plan in plans}
     risks = [counts[plan.name] / len(halves.first) for plan in plans]
     order = pareto_testing.front([bound.of(plan.cost) for plan in plans], risks) if plans else []
@@ -113,9 +126,10 @@ def tune(
         timed = timed_in_turns(network.dense, network.smaller, finalists, settings, keep)
     _log.info("Testing plans on %d other images.", len(halves.second))
     best, why, tests = _decision(finalists, timed, errors, bound, settings)
-    if copies := count - len(halves.first) - len(halves.second):
+    if copies := count - len(np.unique(firsts)):
         near = "pixels" if features is None else "pixels or the network's features"
         why += f" Of {count} images {copies} are copies or, by {near}, near copies of others, and were left out."
+    why += lessons.note
     # The device may have become faster or slower since the table was measured.
     predicted = lambda cost: table.rescaled(cost, timed[DENSE][0].median)
     rows = [Row(DENSE, _gflops(network.dense), None, timed[DENSE], 0, len(halves.first))]
@@ -147,7 +161,49 @@ def _features(
         ((values, _),) = run_over(show(np.arange(count)), {"features": forward}, [collector], mesh, desc="copies")
         return {"features": np.asarray(values, np.float32)}
 
-    return store.arrays("features", make, images=count)["features"]
+    features = store.arrays("features", make, images=count)["features"]
+    return features if len(features) == count else None  # files that cannot be read have none
+
+
+class _Lessons(NamedTuple):
+    """The images that taught healed networks, which say nothing of how these do on others.
+
+    Attributes:
+      images: which of the images they are.
+      unrecorded: the networks that do not say what taught them.
+    """
+
+    images: np.ndarray
+    unrecorded: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, model: Any, healed: Mapping[str, Any], show: Show, count: int, firsts: np.ndarray, store: Store
+    ) -> "_Lessons":
+        """Compares the images with the records of the networks; copies of an image that taught one count as it does."""
+        records = {name: network.training_images for name, network in healed.items()}
+        unrecorded = tuple(name for name, record in records.items() if record is None)
+        records[""] = model.training_images
+        images = np.zeros(count, bool)
+        for record in filter(None, records.values()):
+            make = lambda record=record: {"images": record.include(in_order(show, count))}
+            key = digest(np.frombuffer(record.digests, np.uint8)).hex()
+            taught = store.arrays(f"training images {key}", make, images=count)["images"]
+            images |= np.isin(firsts, firsts[taught])
+        return cls(images, unrecorded)
+
+    @property
+    def words(self) -> str:
+        """What to say where too few images are left; empty if none taught."""
+        return "taught a healed network" if self.images.any() else ""
+
+    @property
+    def note(self) -> str:
+        """The sentences for the reason of the choice."""
+        left = f" {self.images.sum()} images taught a healed network, and were left out." if self.images.any() else ""
+        names = ", ".join(self.unrecorded)
+        unknown = f" The guarantee holds for {names} only if none of these images taught it: its file does not say."
+        return left + unknown * bool(names)
 
 
 class _Networks(NamedTuple):
@@ -196,44 +252,47 @@ def _cost_table(network: _Networks, settings: Settings, store: Store) -> CostTab
     return CostTable.from_json(store.text("cost table", make, **key))
 
 
-def _searched(network: _Networks, table: CostTable, errors: "_Errors", bound: Bound, settings: Settings) -> Searched:
+def _searched(
+    network: _Networks, table: CostTable, errors: "_Errors", show: Show, bound: Bound, settings: Settings
+) -> Searched:
     """The plans to estimate on all images, with the one that the network was trained with, and the rejected ones."""
     methods = [method for method in table.methods() if method in network.methods]
-    trained = [_trained(name, fast, network.dense, table) for name, fast in network.trained.items()]
+    trained = [own_weights(name, fast, network.dense, table) for name, fast in network.trained.items()]
     if not methods and not trained:
         raise UserError(f"The network can follow none of {', '.join(network.methods)}: name other methods.")
     trained_names = {plan.name for plan in trained}
     predicted = table.predict(network.dense)
     dense, within = bound.of(predicted), bound.against(predicted)
+    prefix = network.dense.sites(network.dense.preprocessing.img_size)[0].num_prefix_tokens
+    stairs = [rows - prefix for rows in table.stairs()]
     cost = lambda plan: bound.of(plan.cost)
 
     def allowed(plan: Candidate) -> bool:
         return cost(plan) < dense and within.holds(plan.cost, settings.batch_size, SLACK)
 
     def pool(mixed: tuple[str, ...]) -> list[Candidate]:
-        plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict)
+        plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict, stairs)
         return [plan for plan in plans if allowed(plan) and plan.name not in trained_names]
 
-    on_smaller = [plan for plan in errors.on_smaller_images(settings, table) if allowed(plan)]
+    rivals = {}
+    if settings.smaller_images:
+        predict = lambda smaller: table.predict(smaller, network.dense)
+        rivals[smaller_images.METHOD] = smaller_images.candidates(network.dense, show, settings.kept, predict)
+    if "diffrate" in methods:
+        rivals[PUBLISHED] = published(network.dense, table.predict)
+    beside = {method: [plan for plan in plans if allowed(plan)] for method, plans in rivals.items()}
     if settings.exhaustive:
-        return Searched([*(plan for method in methods for plan in pool((method,))), *on_smaller, *trained], [])
+        return Searched(
+            [*(plan for method in methods for plan in pool((method,))), *itertools.chain(*beside.values()), *trained],
+            [],
+        )
     limits = {"alpha": bound.risk, "limit": settings.limit}
     plans = search(methods, pool, errors.estimate, dense, cost, **limits)
-    images = search((smaller_images.METHOD,), lambda _: on_smaller, errors.estimate, dense, cost, **limits)
-    return Searched([*plans.promising, *images.promising, *trained], [*plans.rejected, *images.rejected])
-
-
-def _trained(name: str, fast: Any, dense: Any, table: CostTable) -> Candidate:
-    steps = fast.plan.steps_for(len(fast.sites()))
-    methods = tuple(dict.fromkeys(at.method for at in steps))
-    if set(methods) <= set(table.methods()):
-        cost = table.predict(fast)
-    else:
-        # Its methods may have parameters and are not in the table: predicted by FLOPs until it is timed as a whole.
-        share = _gflops(fast) / _gflops(dense)
-        cost = Cost(table.dense.seconds * share, table.dense.megabytes)
-    places = tuple(at.layer for at in steps)
-    return Candidate(name, "+".join(methods), places, 0.0, fast, cost, fingerprint(fast))
+    searched = [plans]
+    for method in beside:
+        searched.append(search((method,), lambda names: beside[names[0]], errors.estimate, dense, cost, **limits))
+    promising, rejected = (list(itertools.chain(*lists)) for lists in zip(*searched, strict=True))
+    return Searched([*promising, *trained], rejected)
 
 
 class _Errors:
@@ -260,13 +319,6 @@ class _Errors:
         """Errors on a share of the estimation images, (n,); `share` is an index in `search.SHARES`."""
         dense, answers = self._estimating(-1), self._estimating(share, plan)
         return self._errors(dense[: len(answers.values)], answers, dense, neighbours=self._neighbours, in_bank=True)
-
-    def on_smaller_images(self, settings: Settings, table: CostTable) -> list[Candidate]:
-        """The dense network on smaller images, if `show` can prepare them."""
-        if not settings.smaller_images or not smaller_images.can_show(self._show):
-            return []
-        predict = lambda network: table.predict(network, self._dense)
-        return smaller_images.candidates(self._dense, settings.kept, predict)
 
     def test(self, plan: Candidate) -> int:
         """Number of errors among the test images."""

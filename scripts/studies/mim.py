@@ -9,6 +9,11 @@ neighbours and of a linear classifier on the mean patch token, and the accuracy 
 clean and under the corruptions of ImageNet-C. The baseline is the same classifier trained from scratch for the total
 time, at the best of three learning rates. The other frameworks run once, to check that they learn.
 
+--newer adds arms under the same rules: crossmae, without and with PR-MIM's aggregation on what it skips; pixio, Pixio's
+recipe (a decoder twice as deep as the encoder, masks of 2×2 patches, which are a sixteenth of the image as published, 8
+class tokens) without and with PR-MIM; distil, which learns the features of a network without masks: of --teacher, else
+of the first framework's full run of seed 0, which then says little. A step of distil includes the teacher's.
+
 Every piece of the study is a line of OUT/pieces.jsonl: a study that was interrupted, or that reached its limit of
 --hours, can be resumed, also on another machine with that file. Once "step seconds" is there, the same command can run
 several times at once, such as with `taskset` on one core each, and the processes share the pieces. Tables (CSV) and
@@ -51,8 +56,9 @@ from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.evaluate.collectors.features import features
 from jaxprune.evaluate.feature_probe import Labelled, probe
 from jaxprune.nn.params import merge, split
-from jaxprune.open import Run, open_network
+from jaxprune.open import Run, open_network, parse
 from jaxprune.report import plots
+from jaxprune.text import parse_items
 from jaxprune.train import optimizer
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.train.state import TrainState
@@ -77,6 +83,14 @@ OTHERS = {
     "amt": ({"mask_ratio": 0.45, "warmup_epochs": 1, "refresh_epochs": 1}, None),
     "amt_simmim": ({"mask_patch": 8, "mask_ratio": 0.44, "warmup_epochs": 1, "refresh_epochs": 1}, None),
 }
+# Newer rivals: the class of each, its changes, its throw ratio, and its variants, of which the second is compared with
+# the first.
+PIXIO = {"mask_patch": 8, "reg_tokens": 7, "class_token": True, "pos_embed": "learn", "decoder_pos_embed": "learn"}
+NEWER = {
+    "crossmae": ("crossmae", {"retain": "random"}, 0.5, ("partial", "progressive")),
+    "pixio": ("mae", {**PIXIO, "decoder_depth": 8, "retain": "furthest"}, 0.5, ("full", "progressive")),
+    "distil": ("distil", {"retain": "random"}, 0.5, ("full",)),
+}
 COMPARED = (("partial", "full"), ("progressive", "full"), ("progressive", "partial"))
 # Networks with relative positions and LayerScale are fine-tuned with both.
 BEIT = {"style": "beit", "init_values": 0.1, "qkv_bias": "qv", "pos_embed": "none"}
@@ -100,7 +114,18 @@ PAPER = [
 
 def arms_of(args) -> dict[str, tuple[str, str]]:
     """Returns the framework and the variant of each arm, by its name."""
-    return {f"{name} {form}": (name, form) for name in args.frameworks for form in FORMS}
+    arms = {f"{name} {form}": (name, form) for name in args.frameworks for form in FORMS}
+    return arms | {f"{name} {form}": (name, form) for name in args.newer for form in NEWER[name][3]}
+
+
+def pairs_of(args) -> list[tuple[str, str]]:
+    """Returns the arms that are compared: variants of a framework, and newer ones with the first framework."""
+    pairs = [(f"{name} {one}", f"{name} {other}") for name in args.frameworks for one, other in COMPARED]
+    for name in args.newer:
+        arms = [f"{name} {form}" for form in NEWER[name][3]]
+        pairs += [(arms[1], arms[0])] if len(arms) > 1 else []
+        pairs += [(arm, f"{args.frameworks[0]} {form}") for arm in arms for form in ("full", "progressive")]
+    return pairs
 
 
 def phases(args, seed) -> tuple[Any, Any]:
@@ -136,13 +161,15 @@ def labelled(args) -> Path:
 def pretraining(args, name, form, seed, epochs=None):
     """Returns the pre-training config of an arm."""
     config, _ = phases(args, seed)
-    changes, throw = {**FRAMEWORKS, **OTHERS}[name]
+    framework, (changes, throw) = (name, {**FRAMEWORKS, **OTHERS}[name]) if name not in NEWER else (
+        NEWER[name][0], NEWER[name][1:3]
+    )  # fmt: skip
     of_mae = config.mim.to_dict()
-    settings = {**of_mae, "name": name, "reconstruction": form, **changes}
+    settings = {**of_mae, "name": framework, "reconstruction": form, **changes}
     settings["throw_ratio"] = 0.0 if form == "full" else throw
     if args.smoke:
         settings = tiny(ConfigDict(settings))
-    cls = mim.methods()[name]
+    cls = mim.methods()[framework]
     if name == "greenmim":
         shape = {"patch_size": 4, "depths": (1, 1), "num_heads": (1, 2), "window_size": 3} if args.smoke else {}
         settings = {**settings, **shape, "encoder": ""}
@@ -154,12 +181,34 @@ def pretraining(args, name, form, seed, epochs=None):
             "name": "",
             "weights": "",
         }
+        if name == "distil" and args.teacher:
+            config[network] = source_of(args.teacher)
     if name.endswith("simmim"):
         config.optimizer.update(b2=0.999, clip_norm=5.0)
     if epochs is not None and not args.smoke:
         config.epochs = epochs
         config.optimizer.warmup_epochs = 0.1 * epochs
     return config
+
+
+def source_of(text) -> dict[str, str]:
+    """Returns the settings of a network: a run directory, or "weights=FILE,name=NAME"."""
+    if not text.startswith("weights="):
+        return {"run": text, "name": "", "weights": ""}
+    return {"run": "", "name": "", "weights": "", **parse_items(text, "--teacher", texts=("weights", "name"))}
+
+
+def built(args, config) -> Any:
+    """Returns the framework of an arm to time its steps; with the teacher of distil, or a random one of its size."""
+    settings = config.mim.to_dict()
+    if settings["name"] != "distil":
+        return build("mim", settings, rngs=nnx.Rngs(0))
+    name = settings.pop("name")
+    if args.teacher:
+        teacher = open_network(parse(args.teacher))
+    else:
+        teacher = mim.create(name, **settings, rngs=nnx.Rngs(0)).backbone()
+    return mim.create(name, **settings, teacher=teacher, rngs=nnx.Rngs(0))
 
 
 class ClassifierSteps:
@@ -191,7 +240,7 @@ def step_seconds(args) -> dict[str, float]:
     runs: dict[str, Any] = {SCRATCH: ClassifierSteps(second)}
     for arm, (name, form) in {**arms_of(args), **{name: (name, "progressive") for name in args.others}}.items():
         config = pretraining(args, name, form, 0)
-        runs[arm] = Steps(build("mim", config.mim.to_dict(), rngs=nnx.Rngs(0)), config.batch_size)
+        runs[arm] = Steps(built(args, config), config.batch_size)
     return interleaved_medians(runs, 1 if args.smoke else 7)
 
 
@@ -204,6 +253,8 @@ def epochs_of(args, seconds: float, step: float, config) -> float:
 def full_mask_loss(run, config) -> float:
     """Returns the held-out loss of a run when every masked patch is decoded, the same masks for every form."""
     arguments = {**Card.read(run).arguments, "throw_ratio": 0.0}
+    if arguments["name"] == "distil":
+        return float("nan")  # it masks nothing
     if arguments["reconstruction"] == "partial":
         arguments["reconstruction"] = "full"
     parts = split(mim.create(**arguments, rngs=nnx.Rngs(0)))
@@ -264,6 +315,8 @@ def measure(args, arm, seed, steps) -> dict[str, float]:
     second.run = str(folder / "pretrain")
     if name == "simmim":
         second.model = {**second.model.to_dict(), **BEIT}
+    if name == "pixio":
+        second.model = {**second.model.to_dict(), "reg_tokens": PIXIO["reg_tokens"], "pos_embed": PIXIO["pos_embed"]}
     return {
         "thousand images": summary["steps"] * first.batch_size / 1000,
         "minutes": summary["seconds"] / 60,
@@ -431,8 +484,7 @@ def report(args, found, *, quiet) -> None:
     if own and means:
         # Training from scratch has no pre-training to measure.
         means += [{**dict.fromkeys(means[0], float("nan")), **row} for row in study.intervals({SCRATCH: own})]
-    pairs = [(f"{name} {one}", f"{name} {other}") for name in args.frameworks for one, other in COMPARED]
-    differences = study.paired(arms, [pair for pair in pairs if set(pair) <= arms.keys()])
+    differences = study.paired(arms, [pair for pair in pairs_of(args) if set(pair) <= arms.keys()])
     others = [{"framework": name, **found[name]} for name in args.others if name in found]
     times = [{"arm": arm, "ms per step": 1000 * seconds} for arm, seconds in found["step seconds"].items()]
     tables = {"study_mim": means, "differences": differences, "scratch": searched, "others": others, "steps": times}
@@ -479,6 +531,8 @@ def run():
     parser.add_argument("--hours", type=float, default=float("inf"), help="do not start a piece that would end later")
     parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS))
     parser.add_argument("--others", nargs="*", choices=OTHERS, default=list(OTHERS))
+    parser.add_argument("--newer", nargs="*", choices=NEWER, default=[], help="rivals under the same rules")
+    parser.add_argument("--teacher", default="", help='of distil: a run, or "weights=FILE,name=NAME"')
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=2.0, help="pre-training time of each arm")
     parser.add_argument("--tune-epochs", type=float, default=2.0)

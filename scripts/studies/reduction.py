@@ -3,8 +3,10 @@
 python scripts/studies/reduction.py --run RUN --path DIR [--data cifar10] [--epochs 0.5] [--seeds 3] [--out runs/study]
 
 RUN is the run directory of a dense classifier trained by `configs/reduction/small.py`, DIR holds its images. Methods
-without parameters are evaluated without fine-tuning at keep rates .9, .7, .5 and .25; then every method, and the dense
-network for comparison, is fine-tuned at .5 once per seed. Every fine-tuning run has its own directory under --out, so
+without parameters are evaluated without fine-tuning at keep rates .9, .7, .5 and .25; then every method, those of the
+paper and newer ones, and the dense network for comparison, is fine-tuned at .5 once per seed: for --epochs, or with
+--minutes for equal time, as many epochs as fit at the speed of a short run of each. Methods that the network cannot
+follow are named and left out. Every fine-tuning run has its own directory under --out, so
 an interrupted study can be resumed. The results are a table with 95 % confidence intervals (Student's t, over the
 seeds), the rank correlation with the published order, a CSV and a report.
 """
@@ -15,11 +17,13 @@ if __name__ == "__main__":
     host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
 
 import argparse
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import study
+from flax import nnx
 from scipy import stats
 from which_tokens.published import DEIT_TINY_AT_HALF as PAPER
 
@@ -35,6 +39,7 @@ from jaxprune.train.progress import log_to_terminal
 
 CONFIG = "configs/reduction/small.py"
 RATES = (0.9, 0.7, 0.5, 0.25)
+TIMED_STEPS = 16
 
 
 def off_the_shelf(args, config):
@@ -60,11 +65,43 @@ def off_the_shelf(args, config):
     return {key: comparison.scores[name].accuracy.value for key, name in names.items()}
 
 
-def fine_tuned(args, method, seed):
-    """Returns the held-out accuracy of one fine-tuning run at keep rate .5."""
-    settings = {"epochs": args.epochs, "seed": seed, "keep_rate": 0.5}
+def newer(args, config):
+    """Returns the methods that are not the paper's and that the network can follow; says why it leaves others out."""
+    model, names = checkpoints.open_classifier(args.run).model, []
+    for name in reduction.standalone():
+        if name in (*PAPER, "random"):
+            continue
+        try:
+            plan = reduction.Plan(name, keep_rate=0.5, reduction_loc=tuple(config.reduction.reduction_loc))
+            reduction.apply(model, plan, rngs=nnx.Rngs(0))
+            names.append(name)
+        except UserError as error:
+            print(f"{name}: left out. {error}")
+    return names
+
+
+def fine_tuned(args, method, seed, epochs):
+    """Returns the held-out accuracy of one fine-tuning run at keep rate .5, and its minutes."""
+    settings = {"epochs": epochs, "seed": seed, "keep_rate": 0.5}
     config = small(args, "" if method == DENSE else method, **settings)
-    return {"accuracy": commands.find("finetune")(config, args.out / f"{method}-{seed}")["accuracy"]}
+    summary = commands.find("finetune")(config, args.out / f"{method}-{seed}")
+    return {"accuracy": summary["accuracy"], "epochs": epochs, "minutes": summary["seconds"] / 60}
+
+
+def epochs_of(args, method):
+    """Returns the number of epochs that a method is fine-tuned for: those that fit into --minutes, if it is given."""
+    if not args.minutes:
+        return args.epochs
+    kept = args.out / "epochs.json"
+    known = json.loads(kept.read_text()) if kept.exists() else {}
+    if (key := f"{method}, {args.minutes:g} minutes") not in known:
+        config = small(args, "" if method == DENSE else method, epochs=1.0, seed=0, keep_rate=0.5)
+        per_epoch = len(inputs.source(config, "train", in_memory=False)) // config.batch_size
+        config.steps = TIMED_STEPS
+        summary = commands.find("finetune")(config, args.out / "timed" / method)
+        known[key] = max(round(60 * args.minutes / (summary["seconds"] / summary["steps"])), 1) / per_epoch
+        kept.write_text(json.dumps(known))
+    return round(known[key], 4)
 
 
 def small(args, method, **settings):
@@ -81,9 +118,10 @@ def run():
     parser.add_argument("--path", default="", help="folder of the images; needed unless --smoke")
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--epochs", type=float, default=0.5)
+    parser.add_argument("--minutes", type=float, default=0.0, help="of fine-tuning for each, instead of --epochs")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--images", type=int, default=10_000, help="held-out images for off-the-shelf methods")
-    parser.add_argument("--methods", nargs="*", help="methods to fine-tune; by default those of the paper, and random")
+    parser.add_argument("--methods", nargs="*", help="methods to fine-tune; by default all")
     parser.add_argument("--out", type=Path, default=Path("runs/study"))
     parser.add_argument("--smoke", action="store_true", help="the smallest networks, on built-in data")
     args = parser.parse_args()
@@ -97,8 +135,9 @@ def run():
     curves = {name: {rate: raw[name, rate] for rate in RATES if (name, rate) in raw} for name in methods}
     shelf = [{"method": name, **{f"{rate}": own.get(rate, "-") for rate in RATES}} for name, own in curves.items()]
 
-    arms = (DENSE, *(args.methods or (*PAPER, "random")))
-    found = study.over_seeds(arms, args.seeds, lambda method, seed: fine_tuned(args, method, seed))
+    arms = (DENSE, *(args.methods or (*PAPER, "random", *newer(args, small(args, "topk")))))
+    epochs = {method: epochs_of(args, method) for method in arms}
+    found = study.over_seeds(arms, args.seeds, lambda method, seed: fine_tuned(args, method, seed, epochs[method]))
     rows = sorted(study.intervals(found), key=lambda row: -row["accuracy"])
     for row in rows:
         row["paper, DeiT-T"] = PAPER.get(row["method"], "-")
@@ -106,7 +145,8 @@ def run():
     ours, theirs = ([row[column] for row in known] for column in ("accuracy", "paper, DeiT-T"))
     correlation = f"Rank correlation with the published order: {spearman(ours, theirs):.2f}."
 
-    title = f"Token reduction on {args.data}, {args.epochs} epochs, {args.seeds} seeds"
+    length = f"{args.minutes:g} minutes each" if args.minutes else f"{args.epochs} epochs"
+    title = f"Token reduction on {args.data}, {length}, {args.seeds} seeds"
     tables = {"off_the_shelf": shelf, "fine_tuned": rows}
     with study.published(args.out, title, "Off the shelf and fine-tuned", tables) as section:
         part = section.section("Off the shelf")

@@ -6,13 +6,16 @@ Every plan of a small grid is timed as a whole and run on all images. Then (1) p
 time of the dense network, are compared with measured ones; (2) the search of `tune` is compared with an exhaustive
 search on the same halves; (3) images are split at random, a plan is certified on two parts of `--half` images each, and
 its risk on all images that were not used to choose it is compared with alpha: the share of splits in which the risk is
-larger should be at most delta. Measurements are stored under --out.
+larger should be at most delta. Measurements are stored under --out. Files of `recover`, given by --healed, stand beside
+the plans with their own weights; images that taught them are left out.
 """
 
 import argparse
+import itertools
 import statistics
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,15 +24,16 @@ from jaxprune import parallel
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.data import create_source, eval_batches
-from jaxprune.data.sample import Sample
-from jaxprune.errors import command
+from jaxprune.data.sample import Picked, Sample
+from jaxprune.errors import UserError, command
 from jaxprune.evaluate import Stacked, run_over
 from jaxprune.evaluate.contestants import Runner
 from jaxprune.open import named, open_network
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import DENSE
 from jaxprune.train.progress import log_to_terminal
 from jaxprune.tune import blockwise, cost_table, pareto_testing
-from jaxprune.tune.candidates import candidates, default_places
+from jaxprune.tune.candidates import candidates, default_places, own_weights
 from jaxprune.tune.cost_table import CostTable
 from jaxprune.tune.search import SHARES, search
 from jaxprune.tune.store import Store
@@ -47,6 +51,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=600)
     parser.add_argument("--half", type=int, default=150, help="images to estimate, and to test, in each split")
     parser.add_argument("--methods", nargs="+", default=["tome", "topk", "evit", "random"])
+    parser.add_argument("--healed", nargs="+", default=[], metavar="FILE", help="files of recover, beside the plans")
     parser.add_argument("--kept", nargs="+", type=float, default=[0.65, 0.5, 0.35])
     parser.add_argument("--neighbours", type=int, default=5)
     parser.add_argument("--alpha", type=float, default=0.1)
@@ -85,6 +90,70 @@ def splitting(dense: np.ndarray, plans: list[np.ndarray], neighbours: int):
     return errors_of
 
 
+class Splits(NamedTuple):
+    """What came of certifying a plan on parts of the images, over random splits.
+
+    Attributes:
+      wrong: splits whose plan has a risk beyond alpha on all images that were not used to choose it.
+      none: splits without a certified plan.
+      losses: of some, by what share of its cost the plan that `search` leads to costs more than the best of all.
+    """
+
+    wrong: int
+    none: int
+    losses: list[float]
+
+
+def splits(
+    costs: Sequence[float],
+    errors_of: Callable[[np.ndarray], np.ndarray],
+    images: int,
+    args: argparse.Namespace,
+    picked: Callable[[np.ndarray], tuple[Sequence[int], float]] | None = None,
+) -> Splits:
+    """Certifies a plan on two parts of `args.half` images each, `args.splits` times.
+
+    Args:
+      costs: of the plans.
+      errors_of: see `splitting`.
+      images: their number.
+      args: alpha, delta, half and splits.
+      picked: errors on the first part -> the plans that `search` leads to, and the dense network's cost; asked in the
+        first 100 splits.
+    """
+    rng, wrong, none, losses = np.random.default_rng(0), 0, 0, []
+    for split in range(args.splits):
+        order = rng.permutation(images)
+        first, rest = order[: args.half], order[args.half :]
+        errors = errors_of(first)
+        halves = errors[:, first], errors[:, rest[: args.half]]
+        chosen, *_ = pareto_testing.choose(costs, *halves, args.alpha, args.delta)
+        none += chosen is None
+        wrong += chosen is not None and errors[chosen, rest].mean() > args.alpha
+        if chosen is not None and split < 100 and picked is not None:
+            some, dense = picked(halves[0])
+            best = pareto_testing.choose(
+                [costs[i] for i in some], halves[0][some], halves[1][some], args.alpha, args.delta
+            )[0]
+            losses.append((dense if best is None else costs[some[best]]) / costs[chosen] - 1)
+    return Splits(wrong, none, losses)
+
+
+def unseen(pictures: Any, networks: Iterable[Any], preprocessing: Preprocessing) -> Any:
+    """Returns the images that taught none of some networks."""
+    records = [network.training_images for network in networks]
+    if None in records:
+        raise UserError("A network of --healed does not say which images taught it: give files of recover.")
+    batches = eval_batches(pictures, batch_size=blockwise.evaluation_batch(), preprocessing=preprocessing)
+    shown = itertools.islice((image for batch in batches for image in batch["image"]), len(pictures))
+    images = list(shown) if records else []
+    taught = (
+        np.any([record.include(images) for record in records], axis=0) if records else np.zeros(len(pictures), bool)
+    )
+    print(f"{taught.sum()} of {len(pictures)} images taught a healed network, and are left out.")
+    return Picked(pictures, np.flatnonzero(~taught).tolist())
+
+
 @command
 def main() -> None:
     """Runs all measurements and writes two tables."""
@@ -94,7 +163,9 @@ def main() -> None:
     pictures = create_source(
         "folder", split="test", path=args.path, labels=False, held_out=0.9, exif=model.preprocessing.exif
     )
-    images, size = Sample(pictures, args.images), model.preprocessing.img_size
+    healed = {file: open_network(named(file, "", "")) for file in args.healed}
+    images = unseen(Sample(pictures, args.images), healed.values(), model.preprocessing)
+    size = model.preprocessing.img_size
     out = Path(args.out)
     store = Store(out, {"network": fingerprint(model), "size": size, "images": images.names})
 
@@ -103,6 +174,7 @@ def main() -> None:
     table = CostTable.from_json(store.text("cost table", measure, **timing))
     places = default_places(len(model.sites(size)))[:2]
     grid = [each for method in args.methods for each in candidates(model, (method,), places, args.kept, table.predict)]
+    grid += [own_weights(f"{file}: {fast.plan.text}", fast, model, table) for file, fast in healed.items()]
     networks = {DENSE: model, **{each.name: each.model for each in grid}}
     shape = (args.batch, *size, 3)
 
@@ -116,8 +188,13 @@ def main() -> None:
     )
     programs = blockwise.Programs()
     found = {
-        name: store.arrays(name, lambda name=name: {"found": outputs(networks[name], images, programs, name)})["found"]
-        for name in networks
+        name: store.arrays(name, lambda name=name: {"found": outputs(networks[name], images, programs, name)}, **key)[
+            "found"
+        ]
+        for name, key in [
+            (DENSE, {}),
+            *((each.name, {"weights": each.weights} if each.weights else {}) for each in grid),
+        ]
     }
     errors_of = splitting(found[DENSE], [found[each.name] for each in grid], args.neighbours)
 
@@ -131,28 +208,18 @@ def main() -> None:
 
     costs = [measured[each.name] for each in grid]
     place = {each.name: number for number, each in enumerate(grid)}
-    rng, wrong, none, losses = np.random.default_rng(0), 0, 0, []
-    for split in range(args.splits):
-        order = rng.permutation(len(images))
-        first, rest = order[: args.half], order[args.half :]
-        errors = errors_of(first)
-        halves = errors[:, first], errors[:, rest[: args.half]]
-        chosen, *_ = pareto_testing.choose(costs, *halves, args.alpha, args.delta)
-        none += chosen is None
-        wrong += chosen is not None and errors[chosen, rest].mean() > args.alpha
-        if chosen is not None and split < 100:  # how close the search of `tune` comes to it
-            look = lambda each, share, own=halves[0]: own[place[each.name]][: int(SHARES[share] * args.half)]
-            pool = lambda mixed: [
-                each for each in grid if (each.method,) == mixed and each.cost.seconds < table.dense.seconds
-            ]
-            seen = search(
-                args.methods, pool, look, table.dense.seconds, lambda e: e.cost.seconds, alpha=args.alpha, limit=20
-            ).promising
-            some = [place[each.name] for each in seen]
-            picked = pareto_testing.choose(
-                [costs[i] for i in some], halves[0][some], halves[1][some], args.alpha, args.delta
-            )[0]
-            losses.append((measured[DENSE] if picked is None else costs[some[picked]]) / costs[chosen] - 1)
+
+    def picked(errors: np.ndarray) -> tuple[list[int], float]:
+        look = lambda each, share: errors[place[each.name]][: int(SHARES[share] * args.half)]
+        plans = [each for each in grid if not each.weights and each.cost.seconds < table.dense.seconds]
+        pool = lambda mixed: [each for each in plans if (each.method,) == mixed]
+        promising = search(
+            args.methods, pool, look, table.dense.seconds, lambda each: each.cost.seconds, alpha=args.alpha, limit=20
+        ).promising
+        beside = [each for each in grid if each.weights]
+        return list(dict.fromkeys(place[each.name] for each in [*promising, *beside])), measured[DENSE]
+
+    wrong, none, losses = splits(costs, errors_of, len(images), args, picked)
     limit = args.delta + 2 * (args.delta * (1 - args.delta) / args.splits) ** 0.5
     summary = {
         "relative error of predictions (median)": statistics.median(off),

@@ -37,6 +37,10 @@ FORGED = {
     "agreement": (0.915, 0.93, 1.0, 0.9140001),
     "agreement low": (0.9, 0.914, 0.1),
     "agreement high": (0.92, 0.914, 1.0),
+    "accuracy where smaller images fail": (0.26, float("nan")),
+    "accuracy where smaller images fail low": (0.19, 0.25),
+    "accuracy where smaller images fail high": (0.32, 0.25),
+    "hard images": (131, 0),
     "GFLOPs": (2.9999, 2.9, 1.5, 3.01),
     "FLOP-implied": (1.3, 1.51, 0.0),
     "weights": ("3f2b" * 4,),
@@ -92,6 +96,11 @@ def test_a_true_row_holds_also_from_a_file(tmp_path):
     again, dense = read(tmp_path / "leaderboard.csv")
     assert differences(again, ROW, dense) == [] and again == ROW
     assert differences(dense, DENSE, dense) == [] and dense == DENSE
+
+
+def test_a_network_that_reads_no_smaller_images_has_no_hard_ones():
+    row = sealed({**MEASURED, **leaderboard.NOT_HARD})
+    assert differences(row, row, DENSE) == [] and differences(row, ROW, DENSE) and differences(ROW, row, DENSE)
 
 
 @pytest.mark.parametrize("reseal", [False, True])

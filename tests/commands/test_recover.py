@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flax import nnx
 
-from jaxprune import commands, main
+from jaxprune import commands, main, models, reduction
 from jaxprune.bench.timing import OverRounds
 from jaxprune.checkpoints import load_model
+from jaxprune.commands.recover import pictures
 from jaxprune.commands.recover.page import Comparison, _finding, summary
 from jaxprune.errors import UserError
 from jaxprune.measures.intervals import Interval, share
@@ -38,7 +40,50 @@ def test_every_contestant_leaves_a_network(run_directory):
     assert "Not compared: Random" in text and "smaller images (--config.rivals)" not in text
     for word in ("Healed under its plans", "agreement before", "measured speed-up", "depth=1"):
         assert word in text
+    assert "topk: the image, then the patches left after each step" in text and "by keep rate" not in text
     assert (workdir / "recover.csv").read_text().count("\n") == 5
+
+
+@pytest.mark.slow
+def test_rivals_of_the_same_cost_stand_beside_plans(tmp_path):
+    """By default the same network on smaller images and with fewer blocks; and a file for several rates shows each."""
+    config = main.load_config(str(CONFIGS / "recover.py:smoke"))
+    config.update(rivals=("auto",), plans=("topk", "random"), reduction_loc=(0,))
+    config.update(keep_rate=0.25, keep_rates=(0.5, 0.25))
+    results = commands.find("recover")(config, tmp_path)
+    names = list(results)
+    assert names[:3] == ["dense", "topk", "random"] and len(names) == 5
+    assert names[3].startswith("img_size=") and names[4].startswith("depth=")
+    text = (tmp_path / "report.html").read_text()
+    assert f"Rivals at about the FLOPs of the plans, healed for the same time: {', '.join(names[3:])}." in text
+    assert "Not compared" not in text and "Before and after, by keep rate" in text
+
+
+def test_what_still_differs_is_shown():
+    dense, healed = opinion([0, 1, 1, 0, 0]), opinion([0, 1, 0, 0, 1])
+    asked = []
+
+    def shown(numbers):
+        asked.extend(numbers)
+        return [np.full((8, 8, 3), number, np.uint8) for number in numbers]
+
+    rows = pictures.differences({"topk": healed, "same": dense}, dense, LABELS, shown)
+    assert asked == [2, 4] and [(row.name, row.predicted, row.dense, row.label) for row in rows] == [
+        ("topk", 0, 1, 1),
+        ("topk", 1, 0, 1),
+    ]
+    assert [int(row.image[0, 0, 0]) for row in rows] == [2, 4]
+
+
+def test_networks_are_judged_at_every_rate():
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    fast = reduction.apply(model, reduction.Plan("topk", keep_rate=0.5, reduction_loc=(1,)))
+    judged = lambda network, desc: opinion([0, 1, 1, 0, int("before" in desc)])
+    rows = pictures.by_rate({"a": fast, "depth=1": model}, {"a": fast}, (0.75, 0.25), opinion(LABELS), judged, 0)
+    assert [(row.name, row.keep_rate) for row in rows] == [("a", 0.75), ("a", 0.25)]
+    assert [(row.agreement_before.value, row.agreement.value) for row in rows] == [(1.0, 0.8)] * 2
+    assert rows[0].gflops > rows[1].gflops
 
 
 def test_what_is_healed_is_not_healed_again(run_directory):

@@ -126,6 +126,38 @@ def test_simmim_is_fine_tuned_as_published(encoder, epochs):
     assert not rates.limits_decay and rates.cosine_from_start
 
 
+# Rates of 256 images (GreenMIM: of 512), decay by layer, epochs and their warm-up, stochastic depth, batch, least rate.
+PUBLISHED = {
+    "greenmim": (1.25e-3, 0.9, 100, 20, 0.1, 1024, 5e-7),
+    "greenmim,size=large": (1e-3, 0.8, 100, 20, 0.3, 768, 5.25e-7),
+    "localmim,after=100": (1e-3, 0.75, 100, 20, 0.1, 1024, 1e-6),
+    "localmim,after=1600": (5e-4, 0.65, 100, 20, 0.1, 1024, 1e-5),
+    "localmim,size=large": (7.5e-4, 0.75, 50, 5, 0.2, 1024, 1e-6),
+    "localmim,encoder=swin,after=100": (1.25e-3, 0.9, 100, 20, 0.1, 1024, 2.5e-7),
+    "localmim,encoder=swin,after=400": (1e-3, 0.9, 100, 20, 0.1, 1024, 2.5e-7),
+    "localmim,encoder=swin,size=large": (2.5e-4, 0.8, 100, 20, 0.3, 2048, 2.5e-7),
+    "tec,after=ibot-300": (5e-4, 0.5, 100, 5, 0.1, 1024, 1e-6),
+    "tec,after=ibot-800": (5e-4, 0.55, 100, 20, 0.1, 1024, 1e-6),
+    "tec,after=mae-300": (5e-4, 0.65, 100, 20, 0.1, 1024, 1e-6),
+    "tec,after=mae-800": (5e-4, 0.55, 100, 20, 0.1, 1024, 1e-6),
+    "tec,size=large": (1e-3, 0.65, 50, 5, 0.1, 1024, 1e-5),
+}
+
+
+@pytest.mark.parametrize("framework", PUBLISHED)
+def test_greenmim_localmim_and_tec_are_fine_tuned_as_published(framework):
+    config = main.load_config(f"{CONFIGS}/mim/imagenet_finetune.py:framework={framework}")
+    rates = config.optimizer
+    numbers = (rates.base_lr, rates.layer_decay, config.epochs, rates.warmup_epochs, config.model.drop_path_rate)
+    assert (*numbers, config.batch_size, rates.min_lr) == pytest.approx(PUBLISHED[framework])
+    of_simmim = framework.startswith("greenmim")
+    assert (rates.lr_norm, rates.clip_norm, rates.limits_decay) == (
+        (512, 5.0, False) if of_simmim else (256, 0.0, True)
+    )
+    assert config.model.name.startswith("swin" if "swin" in framework or of_simmim else "vit")
+    assert (rates.weight_decay, config.augment.mixup, config.augment.cutmix) == (0.05, 0.8, 1.0)
+
+
 @pytest.mark.slow
 def test_a_smoke_run_takes_another_network(tmp_path):
     config = main.load_config(f"{CONFIGS}/mim/imagenet_finetune.py:smoke")

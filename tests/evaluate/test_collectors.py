@@ -9,7 +9,7 @@ from support import quickly
 
 from jaxprune import models, reduction
 from jaxprune.evaluate.collectors import predictions
-from jaxprune.evaluate.collectors.agreement import Agreement, Disagreements, Scores
+from jaxprune.evaluate.collectors.agreement import BLANK, Agreement, Disagreements, Scores
 from jaxprune.evaluate.collectors.hard_images import HardImages
 from jaxprune.evaluate.collectors.held_out import SeveralLabels
 from jaxprune.evaluate.collectors.kept import KeptCollector
@@ -66,7 +66,7 @@ def test_agreement_is_with_the_dense_network_and_not_with_the_labels():
     assert scores[DENSE].agreement == 1 and scores[DENSE].accuracy.value == pytest.approx(4 / 6)
     assert scores["plan"].agreement == pytest.approx(4 / 6) and scores["plan"].accuracy.value == pytest.approx(2 / 6)
     right = [logits[name].argmax(-1) == LABELS for name in ("plan", DENSE)]
-    assert scores["plan"].difference == paired_difference(*right) and np.isnan(scores[DENSE].difference.value)
+    assert scores["plan"].difference == paired_difference(*right) and scores[DENSE].difference == BLANK
     first, second = collect(Disagreements(), outputs)  # one a batch
     assert (first.name, first.label, first.dense, second.label, second.dense) == ("plan", 1, 1, 2, 2)
     assert first.probabilities.tolist() == [0, 0, 0.5]

@@ -5,6 +5,7 @@ import numpy as np
 from flax import nnx
 
 from jaxprune import dense, flops, models, reduction, scoring
+from jaxprune.commands.shared import plans_page
 from jaxprune.evaluate.contestants import contestants, gflops, logits, on_smaller_images
 from jaxprune.evaluate.forwards import pixels, under_plan
 from jaxprune.flops.detectors import of_detector
@@ -56,6 +57,23 @@ def test_plans_stand_beside_the_same_network_on_smaller_images():
         assert rival.gflops() < contestants(model, {})[DENSE].gflops() and found["assign"] == ()
         np.testing.assert_array_equal(rival.model.head.kernel[...], model.head.kernel[...])
     assert on_smaller_images(contestants(model, {})) == {}
+    assert list(on_smaller_images(contestants(model, {}), (0.5,))) == list(
+        on_smaller_images(contestants(model, plans), (0.5,))
+    )
+
+
+def test_a_network_that_was_trained_under_a_plan_has_a_rival_of_that_cost():
+    """On smaller images it follows no plan: the size is that of a plan's cost as a share of the network without one."""
+    sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 3}
+    model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    plan = reduction.Plan("topk", keep_rate=0.25, reduction_loc=(0,))
+    trained = reduction.apply(model, plan)
+    rivals = on_smaller_images(contestants(trained, {}))
+    assert list(rivals) == list(on_smaller_images(contestants(model, {"topk": plan}))) and len(rivals) == 1
+    assert all(rival.model.plan is None for rival in rivals.values())
+    assert (
+        f"trained under the plan {plan}" in plans_page.rivals(trained) and plans_page.rivals(model) == plans_page.RIVALS
+    )
 
 
 def test_a_network_with_a_head_stands_on_smaller_images_of_the_same_shape_at_the_cost_of_each_plan():

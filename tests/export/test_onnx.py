@@ -138,7 +138,7 @@ def test_a_file_for_one_batch_and_a_damaged_one(tmp_path, monkeypatch):
 
 @slow
 @packages
-def test_a_healed_file_is_written_and_verified(tmp_path):
+def test_a_healed_file_is_written_and_verified(tmp_path, caplog):
     images = np.random.default_rng(0).integers(0, 256, (16, 16, 16, 3)).astype(np.uint8)
     model = reduced(At(1, "tome", keep_rate=0.5))
     teacher = dense()
@@ -146,5 +146,9 @@ def test_a_healed_file_is_written_and_verified(tmp_path):
     assert not np.array_equal(healed.head.kernel[...], model.head.kernel[...])
     save_model(healed, tmp_path / "healed.safetensors")
     reloaded = load_model(tmp_path / "healed.safetensors")
-    written = export.onnx(reloaded, tmp_path / "a.onnx")
+    with caplog.at_level("INFO", logger="jaxprune.export"):
+        written = export.onnx(reloaded, tmp_path / "a.onnx")
+    # Each of its stages, which take long, begins with a line.
+    lines = [record.message for record in caplog.records if record.name.startswith("jaxprune.export")]
+    assert lines[0] == "a.onnx: tracing the network and converting it." and "comparing it with the network" in lines[-1]
     assert written.difference <= verify.TOLERANCE and reloaded.plan == model.plan

@@ -13,6 +13,8 @@ from flax import nnx
 from jaxprune import models, parallel, recover, reduction
 from jaxprune.checkpoints import load_model, save_model
 from jaxprune.data.arrays import of_arrays
+from jaxprune.data.order import Order
+from jaxprune.data.sample import Picked
 from jaxprune.errors import UserError
 from jaxprune.nn.images import normalize
 from jaxprune.nn.params import split
@@ -134,6 +136,25 @@ def test_the_best_of_the_evaluations_is_the_result(teacher, tmp_path):
     best = max(row["agreement"] + row["cosine"] for row in rows)
     assert sum(result.after.values()) == best
     assert result.step in [row["step"] for row in rows if row["agreement"] + row["cosine"] == best]
+
+
+def test_a_healed_file_knows_the_images_that_taught_it(teacher, tmp_path, monkeypatch):
+    """Those of its first steps and those that chose the weights, through a file; healed again, those of both."""
+    images = np.random.default_rng(3).integers(0, 256, (60, 16, 16, 3)).astype(np.uint8)
+    source, fast = of_arrays(images), reduction.apply(teacher, PLAN)
+    monkeypatch.setattr(healing, "Likeness", lambda *_: lambda params: {"cosine": 0.5})
+    settings = recover.Settings(steps=5, batch_size=4, learning_rate=1e-4, evaluations=1, easing=0.0, seed=1)
+    held_out = Picked(source, range(50, 60))
+    result = recover.heal(fast, teacher, Picked(source, range(50)), held_out, settings, workdir=tmp_path / "a")
+    save_model(result.model, tmp_path / "healed.safetensors")
+    again = load_model(tmp_path / "healed.safetensors")
+    taught = again.training_images.include(images)
+    learning = {int(row) for step in range(5) for row in Order.of_process(50, 4, 0, 1, 1)(step)[1]}
+    assert set(np.flatnonzero(taught)) == learning | set(range(50, 60)) and len(learning) == 20
+    assert fast.training_images is None and load_model(tmp_path / "healed.safetensors").plan == fast.plan
+    other = of_arrays(pictures())
+    twice = recover.heal(again, teacher, other, other, settings, workdir=tmp_path / "b").model.training_images
+    assert twice.include(pictures()).sum() >= 20 and twice.include(images).sum() == taught.sum()
 
 
 def test_a_network_that_only_becomes_worse_stays_as_it_is(teacher, tmp_path, monkeypatch, caplog):

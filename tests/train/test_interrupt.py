@@ -75,6 +75,23 @@ def test_an_interrupted_task_ends_in_one_line_with_status_130(stop, monkeypatch,
     assert capsys.readouterr().err.strip() == "Interrupted; the same command runs it again."
 
 
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_behind_another_signal_ends_training_in_one_line(first, monkeypatch, capsys, tmp_path):
+    def run(config, workdir):
+        with interrupt.StopSignal() as stop:
+            os.kill(os.getpid(), first)
+            assert stop.received == signal.Signals(first).name  # training would go on to the end of its step
+            os.kill(os.getpid(), signal.SIGINT)
+            pytest.fail("not ended")
+
+    monkeypatch.setattr(commands, "find", lambda task: run)
+    monkeypatch.setattr(sys, "argv", ["main", "--config=configs/evaluate.py", f"--workdir={tmp_path}"])
+    with pytest.raises(SystemExit) as ended:
+        main.run()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.strip() == "Interrupted; the same command runs it again."
+
+
 def test_an_interrupt_that_python_dropped_is_raised_again():
     class Node:
         pass

@@ -89,6 +89,23 @@ def test_methods_that_a_network_cannot_follow_are_left_out(model, caplog):
     assert "topk is left out" in caplog.text
 
 
+def test_the_time_has_steps_where_a_few_more_rows_cost_much_more():
+    """On a device that computes in tiles of 64 rows; one whose time is smooth has none."""
+    macs = lambda rows: 1000 * rows + rows**2
+    blocks = [Part(0, "plain", "", rows, rows, macs(rows)) for rows in range(20, 212, 12)]
+    tiled = [(part, Cost(macs(-(-part.rows // 64) * 64) * 1e-6, 0.0)) for part in blocks]
+    table = CostTable(tuple(tiled), Cost(0.0, 0.0), Cost(1.0, 0.0))
+    assert table.stairs() == (56, 128, 188)
+    smooth = [(part, Cost((macs(part.rows) + 5000) * 1e-6, 0.0)) for part in blocks]
+    assert table._replace(parts=tuple(smooth)).stairs() == ()
+
+
+def test_plain_blocks_are_timed_at_evenly_spaced_rows(model):
+    networks = [reduction.apply(model, plan) for plan in cost_table.ladders(model)]
+    rows = {part.rows for network in networks for part in cost_table.parts(network) if part.role == "plain"}
+    assert rows >= {1 + 64 * step // 12 for step in range(1, 12)}
+
+
 @pytest.mark.slow
 def test_blocks_of_a_network_are_measured():
     model = models.create("vit", **{**SIZES, "depth": 3}, rngs=nnx.Rngs(0))

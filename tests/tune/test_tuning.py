@@ -11,12 +11,13 @@ from jaxprune import models, reduction
 from jaxprune.bench.timing import OverRounds
 from jaxprune.errors import UserError
 from jaxprune.evaluate.forwards import pixels
+from jaxprune.measures.training_images import TrainingImages
 from jaxprune.nn.params import jitted
 from jaxprune.open.rivals import rival
 from jaxprune.ops.resize import resize
 from jaxprune.reduction import Plan
 from jaxprune.tune import Bound, Settings, blockwise, cost_table, tune, tuning, whole_networks
-from jaxprune.tune.candidates import Candidate
+from jaxprune.tune.candidates import Candidate, candidates, published
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.smaller import next_smaller
 from jaxprune.tune.store import Store
@@ -192,6 +193,36 @@ def test_healed_networks_are_tried_with_their_own_weights(classifier, counting_d
     plans_alone = dataclasses.replace(QUICK, smaller_images=False)
     tuned = tune(classifier, shown, bound=Bound("agreement", 0.01), settings=plans_alone, healed={"mine": fast})
     assert tuned.healed == "mine" and tuned.model is fast
+
+
+def test_images_that_taught_a_healed_network_are_left_out(classifier, counting_device):
+    """They are on neither side of the split, with their copies; a network without a record is named."""
+    shown = np.concatenate([images(50), images(50)[:3]])
+    fast = reduction.apply(classifier, Plan.from_text("topk@1:keep_rate=0.25"))
+    fast.training_images = TrainingImages.of(shown[:10])
+    other = reduction.apply(classifier, Plan.from_text("topk@1:keep_rate=0.5"))
+    settings = dataclasses.replace(QUICK, smaller_images=False, kept=(0.5,), delta=0.5)
+    call = lambda healed: tune(classifier, shown, bound=Bound("agreement", 0.5), settings=settings, healed=healed)
+    tuned = call({"mine": fast})
+    assert tuned.images == (20, 20)
+    assert "13 images taught a healed network, and were left out." in tuned.why and "does not say" not in tuned.why
+    assert "The guarantee holds for other only if none of these images taught it" in call({"other": other}).why
+    fast.training_images = TrainingImages.of(shown[:49])
+    with pytest.raises(UserError, match=r"52 of 53 are copies of others or taught a healed network"):
+        call({"mine": fast})
+
+
+def test_counts_below_a_step_of_the_time_and_published_ones_are_tried(classifier):
+    cost = lambda network: Cost(1.0, 1.0)
+    plans = candidates(classifier, ("topk",), [(1,)], (0.75, 0.5), cost, stairs=(9,))
+    assert [plan.name for plan in plans] == [
+        *("topk@1:keep_rate=0.75", "topk@1:keep_rate=0.5", "topk@1:num_keep=9"),
+    ]
+    deit = nnx.eval_shape(lambda: models.create("deit_tiny_patch16_224", num_classes=2, rngs=nnx.Rngs(0)))
+    rows = published(deit, cost)
+    assert len(rows) == 5 and {row.method for row in rows} == {"diffrate, published counts"}
+    assert all(row.model.plan.text == row.name and row.name.startswith("diffrate@") for row in rows)
+    assert published(classifier, cost) == []
 
 
 def test_smaller_images_win_where_no_plan_is_cheaper(classifier, counting_device):

@@ -15,14 +15,15 @@ from jaxprune.commands.analyse.tables import class_patterns, outcomes, patterns,
 from jaxprune.commands.shared import inputs, reporting, several_networks
 from jaxprune.config import Config
 from jaxprune.evaluate.collectors.observations import Observed
-from jaxprune.evaluate.members import Member, members
+from jaxprune.evaluate.members import Member, by_network, members
 from jaxprune.measures.several_labels import Rankings
+from jaxprune.open.rivals import smaller_images, spaced
 from jaxprune.reduction import DENSE
 from jaxprune.report import findings
 from jaxprune.report.table import as_text, write_csv
 from jaxprune.train import workdir as workdirs
 
-FOLDER, DATA_FOLDER = "observed", "observed_data"
+FOLDER, DATA_FOLDER, RIVALS_FOLDER = "observed", "observed_data", "observed_smaller"
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -33,18 +34,28 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     with workdirs.locked(workdir):
         start = time.perf_counter()
         passes = observe.passes(config, workdir / FOLDER, observed_members)
+        rivals = _on_smaller_images(observed_members) if config.smaller_images else []
+        rival_passes = list(
+            itertools.chain(*(observe.passes(config, workdir / RIVALS_FOLDER, [rival]) for rival in rivals))
+        )
         data_passes = {
             name: observe.passes(settings, workdir / DATA_FOLDER / name, observed_members, patterns_only=True)
             for name, settings in observe.more_data(config).items()
         }
-        _announce(observed_members, [*passes, *itertools.chain(*data_passes.values())])
+        _announce(observed_members, [*passes, *rival_passes, *itertools.chain(*data_passes.values())])
         observed = _observed(passes, observed_members)
         maps = {observe.short_name(config.data): patterns.depth_maps(observed)}
         for name, group in data_passes.items():
             maps[name] = patterns.depth_maps(_observed(group, observed_members))
         outcome = outcomes.answers(observed, neighbours=config.neighbours)
+        seen_smaller = [
+            observation
+            for images_pass, rival in zip(rival_passes, rivals, strict=True)
+            for observation in observe.run(images_pass, [rival])
+        ]
+        hard = outcomes.hard_images(observed, seen_smaller, neighbours=config.neighbours)
         names, images = passes[0].source.class_names, passes[0].source.names
-        tables = _tables(config, observed, outcome, maps, names, [images[i] for i in observed[0]["index"]])
+        tables = _tables(config, observed, outcome, maps, names, [images[i] for i in observed[0]["index"]], hard)
         for name, rows in tables._asdict().items():
             if rows and processes.leads():
                 write_csv(workdir / f"{name}.csv", rows)
@@ -66,6 +77,17 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     print(as_text([{name: row.get(name, "") for name in columns} for row in tables.plans]))
     print(f"Took {(time.perf_counter() - start) / 60:.1f} minutes.")
     return _summary(tables, observed)
+
+
+def _on_smaller_images(members: Sequence[Member]) -> list[Member]:
+    """The dense networks on smaller images, at about the FLOPs of their plans."""
+    rivals = []
+    for network, group in by_network(members).items():
+        dense = next(member for member in group if member.plan == DENSE)
+        costs = [flops.of_model(member.model).total / flops.of_model(dense.model).total for member in group]
+        for name, model in smaller_images(dense.model, spaced(costs)).items():
+            rivals.append(dense._replace(network=network, plan=name, model=model))
+    return rivals
 
 
 def _observed(passes: Sequence[observe.Pass], members: Sequence[Member]) -> list[Observed]:
@@ -91,6 +113,7 @@ def _tables(
     maps: Mapping[str, Mapping[tuple[str, str], np.ndarray]],
     names: Sequence[str],
     images: Sequence[str],
+    hard: Mapping[str, np.ndarray],
 ) -> Tables:
     layers = sorted({layer for observation in observed for layer in observe.layers(config, observation.member)})
     beside = list(proxies.anchor_rows(observed, outcome, tuple(config.anchors), layers))
@@ -112,7 +135,7 @@ def _tables(
         "anchors": beside,
     }
     return Tables(
-        plans=outcomes.plan_rows(observed, outcome, lambda model: flops.of_model(model).total / 1e9),
+        plans=outcomes.plan_rows(observed, outcome, lambda model: flops.of_model(model).total / 1e9, hard),
         heat_maps=patterns.maps_alike(observed, next(iter(maps.values()))),
         proxies=proxies.correlations(beside) if outcome is not None else [],
         classes=[row for rows in by_class for row in rows],

@@ -11,7 +11,7 @@ from jaxprune.reduction import DENSE, methods
 
 
 @record()
-class Settings(inspection.ManyPlans, inspection.NetworkInspection):
+class Settings(inspection.Rivals, inspection.ManyPlans, inspection.NetworkInspection):
     """Networks, plans, images, and what to compare."""
 
     FIRST = (

@@ -35,12 +35,14 @@ class Measured(NamedTuple):
       rows: one per contestant.
       comparison: the results on images; None without images.
       class_names: of the images; empty without images.
+      model: the network that is called dense.
     """
 
     name: str
     rows: Table[BenchmarkRow]
     comparison: plans.Comparison | None
     class_names: Sequence[str]
+    model: Any = None
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -62,8 +64,13 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return {"plans": len(config.plans), "fastest": fastest, **factor}
 
 
-def measure(config: Config, workdir: Path) -> Measured:
-    """Measures the plans, prints the results as a table, and writes it to `workdir`."""
+def measure(config: Config, workdir: Path, hard_at: Sequence[float] = ()) -> Measured:
+    """Measures the plans, prints the results as a table, and writes it to `workdir`.
+
+    Args:
+      hard_at: fractions of the patches of smaller images, on which the network tells which images are hard; it has no
+        row of its own there.
+    """
     classifier = networks.with_head(config) if config.run or config.model.weights else None
     model = classifier.model if classifier else models.create(config.model.name, rngs=nnx.Rngs(config.seed))
     reduced = _plans(config, model)
@@ -78,12 +85,13 @@ def measure(config: Config, workdir: Path) -> Measured:
     measured, comparison, names = costs(candidates, config.batch_size, config.rounds, **by_exits), None, ()
     compares = classifier is not None and not isinstance(classifier.model, DenseNetwork)
     if classifier is not None and compares and inputs.has_images(classifier.origin, config):
-        comparison, names = _compare(config, classifier, candidates), classifier.class_names
+        judges = on_smaller_images(candidates, hard_at) if hard_at else {}
+        comparison, names = _compare(config, classifier, candidates | judges), classifier.class_names
     rows = Table(BenchmarkRow(cost, comparison.result(cost.plan) if comparison else None) for cost in measured)
     workdir.mkdir(parents=True, exist_ok=True)
     name = classifier.origin if classifier else config.model.name
     publish(f"{name}, batch {config.batch_size}", rows.flat(), workdir / "benchmark.csv")
-    return Measured(name, rows, comparison, names)
+    return Measured(name, rows, comparison, names, model)
 
 
 def describe(config: Config, section: Section, measured: Measured) -> None:
@@ -98,7 +106,7 @@ def describe(config: Config, section: Section, measured: Measured) -> None:
     page.describe(section, measured.rows, rounds=config.rounds, classes=len(measured.class_names), images=images)
     if measured.comparison:
         if measured.comparison.on_hard:
-            section.text(plans_page.RIVALS)
+            section.text(plans_page.rivals(measured.model))
         if measured.comparison.token_counts:
             section.text(plans_page.TOKEN_COUNTS)
         plans_page.pictures(section, measured.comparison, measured.class_names)

@@ -40,7 +40,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     rows = comparison.table(candidates)
     title, slug = "Under token-reduction plans", f"plans-{Path(origin).name}"
     with reporting.report_section(workdir, origin, title, slug) as section:
-        plans_page.describe(section, rows, comparison, class_names=names)
+        plans_page.describe(section, rows, comparison, class_names=names, model=model)
     print(rows.text())
     return summary | {
         f"accuracy, {name}": comparison.scores[name].accuracy.value for name in candidates if name != DENSE

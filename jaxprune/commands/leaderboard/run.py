@@ -169,11 +169,12 @@ def _verified(
 
 
 def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], workdir: Path) -> list[leaderboard.Row]:
-    # Of networks on other images the board has rows of their own: `img_size` is one of its settings.
+    # Networks on other images have rows of their own, since `img_size` is a setting of a row, and only tell which
+    # images are hard. All at one size, so that a row does not depend on which others are measured with it.
     only_plans = {"plans": tuple(texts), "scorer": "", "smaller_images": False}
     settings = networks.with_origin(ConfigDict({**config.to_dict(), **only_plans}), origin)
     classifier = networks.classifier(settings)
-    measured = benchmark.measure(settings, workdir / "networks" / label)
+    measured = benchmark.measure(settings, workdir / "networks" / label, hard_at=(leaderboard.HARD_AT,))
     read = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, settings)
     images = inputs.sample(config, inputs.held_out(read, classifier))
     size = config.img_size
@@ -189,7 +190,10 @@ def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], work
         "data": leaderboard.data_hash(read.data.to_dict(), images.names),
         **device(),
     }
-    return [leaderboard.sealed(leaderboard.completed({**row, **common})) for row in measured.rows.flat()]
+    return [
+        leaderboard.sealed(leaderboard.completed({**leaderboard.NOT_HARD, **row, **common}))
+        for row in measured.rows.flat()
+    ]
 
 
 def _readable(rows: Sequence[leaderboard.Row]) -> list[leaderboard.Row]:
@@ -204,7 +208,11 @@ def _describe(section: Section, rows: Sequence[leaderboard.Row], config: Config)
         f"Batch {config.batch_size} on {rows[0]['device']}, {config.rounds} rounds, each timing all plans of a "
         f"network once, {rows[0]['images']} held-out images. Code {rows[0]['code']}, images {rows[0]['data']}."
     )
-    caption = f"Accuracy: {spread.BRACKETS}. Speed-up: {spread.ranges(config.rounds)}."
+    caption = (
+        f"Accuracy: {spread.BRACKETS}. Speed-up: {spread.ranges(config.rounds)}. `{leaderboard.ON_HARD}`: on the "
+        f"images that the dense network gets wrong with {leaderboard.HARD_AT:.0%} of the patches: what only "
+        "tokens can give."
+    )
     section.table(spread.as_ranges(cells), caption=caption, highlight={"accuracy": "max"}, formats=".3g")
     points = {f"{row['network']} {row['plan']}": ([row["images/s"]], [row["accuracy"]]) for row in rows}
     plot = plots.scatter_plot(points, "images/s", "accuracy", pareto=("max", "max"), shares=True)

@@ -1,13 +1,17 @@
 """Healed networks on the page: accuracy against measured speed, and how each came closer to the dense network."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxprune.commands.recover.pictures import Difference
+from jaxprune.commands.shared import plans_page
+from jaxprune.evaluate.collectors.kept import KeptPatches
 from jaxprune.measures.intervals import Interval
-from jaxprune.recover.compare import Row
+from jaxprune.recover.compare import RateRow, Row
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, findings, plots, spread
+from jaxprune.report.pictures.layout import upscale
 from jaxprune.report.table import Table
 from jaxprune.train.writer import read_metrics
 
@@ -30,11 +34,21 @@ class Comparison(NamedTuple):
       rows: the dense network first.
       results: of each healed one, its steps, and its likeness to the dense network before and after.
       by_features: whether classes are those of a linear head on the dense features.
+      rates: of networks healed for several keep rates, each of these.
+      kept: by network under a plan, the patches of some images that are left after each step.
+      differences: images on which healed networks still differ from the dense one.
+      class_names: the names of classes, if they are known.
+      fair: the rivals that were chosen at about the FLOPs of plans.
     """
 
     rows: Table[Row]
     results: Mapping[str, Mapping[str, Any]]
     by_features: bool
+    rates: Table[RateRow] | None = None
+    kept: Mapping[str, KeptPatches] = {}
+    differences: Sequence[Difference] = ()
+    class_names: Sequence[str] = ()
+    fair: Sequence[str] = ()
 
 
 def describe(section: Section, comparison: Comparison, folders: Mapping[str, Path], *, minutes: float) -> None:
@@ -57,6 +71,11 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
         "first of which came before the first step. The "
         f"table is of {rows[0].images} other images.{classes}"
     )
+    if comparison.fair:
+        section.text(
+            f"Rivals at about the FLOPs of the plans, healed for the same time: {', '.join(comparison.fair)}. A plan "
+            "pays where it is more accurate than these and than Random at the same measured speed."
+        )
     missing = [title for start, title in _BASELINES.items() if not any(row.name.startswith(start) for row in rows)]
     if missing:
         section.note(
@@ -87,6 +106,24 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
             plot = plots.line_plot(curves, xlabel="step", ylabel=measure)
             subject = {"agreement": "predictions", "cosine": "features"}[measure]
             section.figure(plot, f"Likeness of the {subject} to the dense network's, on the images to choose by.")
+    if comparison.rates:
+        section.section("Before and after, by keep rate").table(
+            comparison.rates, caption=f"The same file at every keep rate that it was healed for. {spread.BRACKETS}."
+        )
+    plans_page.kept_patches(section, comparison.kept)
+    if comparison.differences:
+        section.text("Images on which a healed network still differs from the dense one:")
+        captions = [_classes(difference, comparison.class_names) for difference in comparison.differences]
+        section.gallery([upscale(difference.image) for difference in comparison.differences], captions)
+
+
+def _classes(difference: Difference, class_names: Sequence[str]) -> str:
+    predicted, dense, truth = (
+        class_names[number] if 0 <= number < len(class_names) else str(number)
+        for number in (difference.predicted, difference.dense, difference.label)
+    )
+    true = f"; true: {truth}" if difference.label >= 0 else ""
+    return f"{difference.name}: {predicted}; dense: {dense}{true}"
 
 
 def _curve(folder: Path, measure: str, result: Mapping[str, Any]) -> tuple[list[float], list[float]]:

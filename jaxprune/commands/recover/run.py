@@ -1,10 +1,11 @@
 """Heals a network under each plan and each rival, for the same time, and compares them on images that none saw."""
 
 import dataclasses
+import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,19 @@ from jaxprune import open as door
 from jaxprune.bench import costs
 from jaxprune.bench.publish import device
 from jaxprune.checkpoints.run import load_model, save_model
-from jaxprune.commands.recover import page
+from jaxprune.commands.recover import page, pictures
 from jaxprune.commands.recover.settings import healing
 from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.config import Config
+from jaxprune.data.sample import Picked
 from jaxprune.data.source import Source
 from jaxprune.errors import UserError
-from jaxprune.evaluate.contestants import contestants
+from jaxprune.evaluate.collectors.kept import DRAWN
+from jaxprune.evaluate.contestants import Contestant, contestants
 from jaxprune.files import write_atomically
 from jaxprune.nn.host import Host
 from jaxprune.open import open_network
-from jaxprune.open.rivals import CHANGES, rival
+from jaxprune.open.rivals import AUTO, CHANGES, at_shares, rival
 from jaxprune.recover import compare
 from jaxprune.recover.compare import Judge, Opinion, Replies, Row
 from jaxprune.recover.healing import set_aside
@@ -47,7 +50,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if not isinstance(teacher, Host):
         raise UserError(f"{origin} holds a {type(teacher).__name__}, which has no tokens: give a transformer.")
     config = inputs.with_data_of(origin, teacher.preprocessing, config)
-    students, train, test = _students(config, teacher), inputs.source(config, "train"), inputs.source(config, "eval")
+    (students, fair), train, test = (
+        _students(config, teacher),
+        inputs.source(config, "train"),
+        inputs.source(config, "eval"),
+    )
     healed: dict[str, Host] = {}
     results: dict[str, dict[str, Any]] = {}
     folders = {name: workdir / folder for name, folder in _folders(students).items()}
@@ -56,7 +63,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         if outcome.get("stopped"):
             return {"phase": name, **outcome}
         results[name], healed[name] = outcome, load_model(folders[name] / HEALED)
-    comparison = _compared(config, teacher, students, healed, results, train, test)
+    comparison = _compared(config, teacher, students, healed, results, train, test, fair)
     comparison.rows.write_csv(workdir / "recover.csv", **device())
     slug = f"recover-{Path(origin).name}"
     with reporting.report_section(workdir, origin, "Healed under its plans", slug) as section:
@@ -66,15 +73,24 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return page.summary(comparison)
 
 
-def _students(config: Config, teacher: Host) -> dict[str, Host]:
-    """The networks to heal, by name: under each plan, and the rivals."""
+def _students(config: Config, teacher: Host) -> tuple[dict[str, Host], list[str]]:
+    """The networks to heal, by name: under each plan, and the rivals; and the names of those chosen by FLOPs."""
     scorer = networks.guide(config, teacher)
     under = contestants(teacher, networks.plans(config), scorer=scorer, seed=config.seed)
     students = {name: contestant.model for name, contestant in under.items() if name != DENSE}
+    rivals = at_shares(teacher, _shares(under)) if AUTO in config.rivals else {}
+    students |= rivals
     for text in config.rivals:
+        if text == AUTO:
+            continue
         is_change = text.partition("=")[0] in CHANGES
         students[text] = rival(teacher, text) if is_change else open_network(door.parse(text), seed=config.seed)
-    return students
+    return students, list(rivals)
+
+
+def _shares(under: Mapping[str, Contestant]) -> list[float]:
+    """The FLOPs of plans as fractions of the dense network's."""
+    return [contestant.gflops() / under[DENSE].gflops() for name, contestant in under.items() if name != DENSE]
 
 
 def _healed(config: Config, teacher: Host, student: Host, train: Source, folder: Path) -> dict[str, Any]:
@@ -105,6 +121,7 @@ def _compared(
     results: dict[str, dict[str, Any]],
     train: Source,
     test: Source,
+    fair: Sequence[str],
 ) -> page.Comparison:
     mesh, sample = inputs.mesh(config), inputs.sample(config, test)
 
@@ -141,7 +158,28 @@ def _compared(
         )
         for name, model in networks_by_name.items()
     ]
-    return page.Comparison(Table(rows), results, judge is not None and judge.head is not None)
+    plain = page.Comparison(Table(rows), results, judge is not None and judge.head is not None, fair=fair)
+    first = inputs.eval_batches(config, Picked(sample, range(min(DRAWN, len(sample)))))
+    drawn = plain._replace(kept=pictures.kept_patches(healed, first, mesh))
+    if judge is None:
+        return drawn
+    return drawn._replace(
+        rates=pictures.by_rate(
+            students, healed, config.keep_rates if len(config.keep_rates) > 1 else (), opinions[DENSE],
+            lambda model, desc: Opinion.of(judge, replies(model, sample, desc)), config.seed,
+        ),
+        differences=pictures.differences(
+            {name: opinion for name, opinion in opinions.items() if name != DENSE}, opinions[DENSE],
+            by_network[DENSE].labels, lambda numbers: _pictures(config, sample, numbers),
+        ),
+        class_names=train.class_names,
+    )  # fmt: skip
+
+
+def _pictures(config: Config, sample: Source, numbers: list[int]) -> list[np.ndarray]:
+    """Images by number, prepared for the dense network."""
+    batches = inputs.eval_batches(config, Picked(sample, numbers))
+    return list(itertools.islice((image for batch in batches for image in batch["image"]), len(numbers)))
 
 
 def _folders(names: Iterable[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from jaxprune.commands.shared import inspection, several_networks, train_first
 from jaxprune.commands.shared.settings import number, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.errors import UserError
-from jaxprune.open.rivals import CHANGES
+from jaxprune.open.rivals import AUTO, CHANGES
 from jaxprune.recover.learning import parse
 
 
@@ -23,7 +23,9 @@ class Settings(inspection.Plans, inspection.NetworkInspection):
 
     plans: tuple[str, ...] = setting(("tome:rounds=2", "random"), "token-reduction plans, each healed")
     keep_rates: tuple[float, ...] = number((), "one network for several rates, one drawn a step", above=0, at_most=1)
-    rivals: tuple[str, ...] = setting((), 'healed likewise: "img_size=182", "patch_size=16", "depth=9", or a network')
+    rivals: tuple[str, ...] = setting(
+        (AUTO,), 'healed likewise: auto (at the FLOPs of plans), "img_size=182", "patch_size=16", "depth=9", a network'
+    )
     minutes: float = number(30.0, "training time of each; 0: steps", at_least=0)
     steps: int = number(0, "steps of each, instead of minutes", at_least=0)
     batch_size: int = number(32, "images a step", at_least=1)
@@ -51,7 +53,7 @@ class Settings(inspection.Plans, inspection.NetworkInspection):
     @staticmethod
     def check(config: Config, prefix: str) -> Iterator[str]:
         """Yields what is wrong with the rivals, and that there is nothing to heal."""
-        if not (config.plans or config.rivals):
+        if not config.plans and set(config.rivals) <= {AUTO}:
             yield f"{prefix}plans and {prefix}rivals are empty: give a plan, such as ('tome:rounds=2',)."
         if not (config.minutes or config.steps):
             yield f"{prefix}minutes and {prefix}steps are both 0: give one of them."
@@ -66,6 +68,8 @@ def check_rival(text: str, name: str) -> None:
       UserError: see above.
     """
     change, _, value = text.partition("=")
+    if text == AUTO:
+        return
     if change not in CHANGES:
         several_networks.check_name(text, name)
     elif not value.isdigit() or not int(value):

@@ -5,9 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxprune.evaluate.collectors.agreement import Disagreement, Scores
+from jaxprune.evaluate.collectors.kept import KeptPatches
 from jaxprune.evaluate.collectors.plans import Comparison, PlanRow
 from jaxprune.measures.intervals import NO_INTERVAL, Interval
 from jaxprune.measures.leaders import leaders
+from jaxprune.reduction import DENSE
 from jaxprune.report import Section, findings, plots, spread
 from jaxprune.report.pictures.base import Picture
 from jaxprune.report.pictures.film_strip import still
@@ -47,14 +49,31 @@ class Point(NamedTuple):
     difference: Interval = NO_INTERVAL
 
 
-def describe(section: Section, rows: Table[PlanRow], comparison: Comparison, *, class_names: Sequence[str]) -> None:
-    """Adds the table, accuracy against cost and the pictures to a section of a report."""
+def rivals(model: Any) -> str:
+    """Explains the rows of networks on smaller images, the rivals of plans for a network, and the column they give."""
+    plan = getattr(model, "plan", None)
+    if plan is None:
+        return RIVALS
+    return (
+        f"{RIVALS} This network was trained under the plan {plan}, which its row {DENSE} follows; on smaller images it "
+        "has the same weights and follows no plan, which nothing trained it for."
+    )
+
+
+def describe(
+    section: Section, rows: Table[PlanRow], comparison: Comparison, *, class_names: Sequence[str], model: Any = None
+) -> None:
+    """Adds the table, accuracy against cost and the pictures to a section of a report.
+
+    Args:
+      model: the network that is called dense.
+    """
     counts = f" {TOKEN_COUNTS}" if comparison.token_counts else ""
-    rivals = f" {RIVALS}" if comparison.on_hard else ""
+    beside = f" {rivals(model)}" if comparison.on_hard else ""
     caption = (
         f"Accuracy ({spread.BRACKETS}; {PAIRED}) and agreement with the dense network, n = {comparison.images} images."
     )
-    section.table(rows, caption=f"{caption}{counts}{rivals}")
+    section.table(rows, caption=f"{caption}{counts}{beside}")
     points = [accuracy_point(row.plan, row.gflops, row.result.scores) for row in rows]
     against_cost(section, points, "accuracy", reference={"chance": 1 / len(class_names)}, shares=True)
     pictures(section, comparison, class_names)
@@ -62,7 +81,8 @@ def describe(section: Section, rows: Table[PlanRow], comparison: Comparison, *, 
 
 def accuracy_point(name: str, gflops: float, scores: Scores) -> Point:
     """Returns the accuracy of a contestant against its cost."""
-    return Point(name, gflops, scores.accuracy, scores.difference)
+    difference = scores.difference if isinstance(scores.difference, Interval) else NO_INTERVAL
+    return Point(name, gflops, scores.accuracy, difference)
 
 
 def against_cost(
@@ -112,15 +132,20 @@ def finding(points: Iterable[Point], value: str) -> str:
 
 def pictures(section: Section, comparison: Comparison, class_names: Sequence[str]) -> None:
     """Adds the patches that each plan keeps, and its disagreements with the dense network, to a section of a report."""
-    for name, kept in comparison.kept.items():
-        section.figure(
-            steps_of_plan(*kept),
-            f"{name}: the image, then the patches left after each step of the plan. Dropped patches are grey "
-            "with a cross; patches merged into one token have a border of one colour.",
-        )
+    kept_patches(section, comparison.kept)
     if comparison.disagreements:
         section.text("Images for which a plan and the dense network predict different classes:")
         section.gallery([_card(image, class_names) for image in comparison.disagreements], columns=2)
+
+
+def kept_patches(section: Section, kept: Mapping[str, KeptPatches]) -> None:
+    """Adds the patches that each plan keeps of some images."""
+    for name, patches in kept.items():
+        section.figure(
+            steps_of_plan(*patches),
+            f"{name}: the image, then the patches left after each step of the plan. Dropped patches are grey "
+            "with a cross; patches merged into one token have a border of one colour.",
+        )
 
 
 def _card(disagreement: Disagreement, class_names: Sequence[Any]) -> Picture:

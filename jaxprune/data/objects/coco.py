@@ -44,11 +44,11 @@ class CocoObjects(ObjectFiles):
             raise UserError(f"{annotations} has several images or categories of one id: give each its own.")
         objects: dict[Any, list[Object]] = {number: [] for number in sizes}
         for place, entry in enumerate(_entries(content, "annotations", ("image_id", "category_id"), annotations)):
-            where = f"{entry.get('id', place)} in {annotations}"
+            where = f"{quoted(entry.get('id', place))} in {annotations}"
             if entry["image_id"] not in objects:
-                raise refused(where, ValueError(f"there is no image {entry['image_id']}"))
+                raise refused(where, ValueError(f"there is no image {quoted(entry['image_id'])}"))
             if entry["category_id"] not in labels:
-                raise refused(where, ValueError(f"there is no category {entry['category_id']}"))
+                raise refused(where, ValueError(f"there is no category {quoted(entry['category_id'])}"))
             try:
                 annotated = _object(entry, labels[entry["category_id"]], sizes[entry["image_id"]])
             except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:

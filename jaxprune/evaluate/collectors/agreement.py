@@ -8,11 +8,12 @@ import numpy as np
 
 from jaxprune.data.clips import one_view
 from jaxprune.evaluate import Batch
-from jaxprune.measures.intervals import NO_INTERVAL, Interval, paired_difference, share
+from jaxprune.measures.intervals import Interval, paired_difference, share
 from jaxprune.reduction import DENSE
 from jaxprune.report.table import column
 
 DRAWN = 8
+BLANK = (None, None, None)  # the difference of a network from itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +23,12 @@ class Scores:
     Attributes:
       accuracy: with its interval (Wilson).
       agreement: share of the images.
-      difference: accuracy minus the dense network's, paired by image (Agresti and Min); NaN for the dense network.
+      difference: accuracy minus the dense network's, paired by image (Agresti and Min); `BLANK` for the dense network.
     """
 
     accuracy: Interval = column("accuracy", format=".1%", best="max", ends=("low", "high"))
     agreement: float = column("agreement", format=".1%")
-    difference: Interval = column("accuracy − dense", format="+.1%", default=NO_INTERVAL)
+    difference: Interval | tuple[None, None, None] = column("accuracy − dense", format="+.1%", default=BLANK)
 
 
 class Agreement:
@@ -54,7 +55,7 @@ class Agreement:
             name: Scores(
                 share(int(correct.sum()), len(correct)),
                 self._agree[name] / len(correct),
-                NO_INTERVAL if name == DENSE else paired_difference(correct, right[DENSE]),
+                BLANK if name == DENSE else paired_difference(correct, right[DENSE]),
             )
             for name, correct in right.items()
         }

@@ -86,6 +86,14 @@ HOSTILE = {
     "cut runs": (change(segmentation={"size": [6, 8], "counts": "o"}), "end too early"),
     "no image": (change(image_id=99), "no image 99"),
     "no category": (change(category_id=99), "no category 99"),
+    "a long id": (change(id="x" * 9999, bbox=None), "9,999 characters.* in .*instances.json cannot be read"),
+    "a long image id": (change(image_id="x" * 9999), "no image 'x*…' .9,999 characters"),
+    "a long category id": (change(category_id="x" * 9999), "no category 'x*…' .9,999 characters"),
+    "a long path outside": (
+        content(images=[{"id": 7, "file_name": "../" + "x" * 9999}]),
+        "10,002 characters.*not inside",
+    ),
+    "a long text": (change(bbox=["x" * 9999, 1, 2, 2]), "could not convert"),
     "no box": (change(bbox=None), "1 in .*instances.json cannot be read"),
 }
 

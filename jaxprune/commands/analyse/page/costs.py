@@ -48,6 +48,11 @@ def describe(section: Section, rows: Rows, analysis: Analysis) -> None:
             "Min, paired by image); `agreement`: share of images with the dense network's prediction; `lost` and "
             "`won`: images that only the dense network, or only the plan, gets right."
         )
+        if any("hard images" in row for row in rows):
+            caption += (
+                " `accuracy where smaller images fail`: of the `hard images`, which the dense network gets wrong on "
+                "all smaller images at about the FLOPs of the plans: what only tokens can give."
+            )
     elif answers is not None:
         caption += (
             " `mAP`: mean average precision over the classes; `change` from the dense network; with 95 % "

@@ -76,7 +76,10 @@ def answers(observations: Sequence[Observed], *, neighbours: int) -> Answers | R
 
 
 def plan_rows(
-    observations: Sequence[Observed], outcome: Answers | Rankings | None, gflops: Callable[[Any], float]
+    observations: Sequence[Observed],
+    outcome: Answers | Rankings | None,
+    gflops: Callable[[Any], float],
+    hard: Mapping[str, np.ndarray] | None = None,
 ) -> list[dict]:
     """Returns a row for each member: cost, accuracy and its difference from the dense network's, agreement.
 
@@ -87,6 +90,7 @@ def plan_rows(
       observations: members of any networks, the dense one of each first.
       outcome: what `answers` returned.
       gflops: returns the GFLOPs of a network.
+      hard: by network, whether it gets each image wrong where that is smaller; see `hard_images`.
     """
     rows, dense = [], {observed.member.network: observed for observed in observations if observed.member.plan == DENSE}
     for observed in observations:
@@ -94,6 +98,8 @@ def plan_rows(
         row: dict[str, Any] = {"network": member.network, "plan": member.plan, "GFLOPs": gflops(member.model)}
         if outcome is not None:
             row |= outcome.columns(name_of(observed), name_of(base))
+        if hard and isinstance(outcome, Answers):
+            row |= _on_hard(outcome.right(name_of(observed)), hard.get(member.network))
         if "pooled" in observed and "pooled" in base:
             cosines = cosines_of(observed["pooled"], base["pooled"])
             low, high = normal_interval(cosines)
@@ -102,6 +108,36 @@ def plan_rows(
             row["rows"] = ", ".join(f"{rate.mean:.3f}" for rate in observed.patterns.rates())
         rows.append({**row, "images": len(observed["index"])})
     return rows
+
+
+def hard_images(
+    observations: Sequence[Observed], rivals: Sequence[Observed], *, neighbours: int
+) -> dict[str, np.ndarray]:
+    """Returns by network which images it gets wrong wherever they are smaller; {} where nothing says what is right.
+
+    Args:
+      observations: members of any networks, including the dense ones.
+      rivals: the dense networks on smaller images, on the same images.
+      neighbours: see `answers`.
+    """
+    dense = [observed for observed in observations if observed.member.plan == DENSE]
+    outcome = answers([*dense, *rivals], neighbours=neighbours) if rivals else None
+    if not isinstance(outcome, Answers):
+        return {}
+    wrong: dict[str, list[np.ndarray]] = {}
+    for observed in rivals:
+        wrong.setdefault(observed.member.network, []).append(~outcome.right(name_of(observed)))
+    return {network: np.all(misses, axis=0) for network, misses in wrong.items()}
+
+
+def _on_hard(right: np.ndarray, hard: np.ndarray | None) -> dict[str, Any]:
+    """The accuracy on hard images, with its interval (Wilson), and their number; {} without any."""
+    if hard is None or not hard.any():
+        return {}
+    count = int(hard.sum())
+    low, high = wilson_interval(int((right & hard).sum()), count)
+    name = "accuracy where smaller images fail"
+    return {name: float(right[hard].mean()), f"{name} low": low, f"{name} high": high, "hard images": count}
 
 
 def lost(outcome: Answers, member: tuple[str, str], base: tuple[str, str]) -> np.ndarray:
