@@ -4,6 +4,7 @@ import glob
 import hashlib
 from pathlib import Path
 
+from jaxprune.files import writing
 from jaxprune.report.section import Section
 
 FOLDER = "plots"
@@ -25,7 +26,8 @@ def write(section: Section, beside: Path) -> None:
         files = {file for name, figure in figures.items() for file in plots.save(figure, folder / _short(name))}
     for file in folder.glob(f"{glob.escape(section.name)}--*.*"):
         if file not in files and file.suffix in (".pdf", ".svg"):
-            file.unlink()
+            with writing(file):
+                file.unlink()
 
 
 def there_are(beside: Path) -> bool:

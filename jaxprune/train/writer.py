@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image
 
-from jaxprune.files import read_bytes, size_and_crc, write_atomically, writing
+from jaxprune.files import read_bytes, reading, size_and_crc, write_atomically, writing
 from jaxprune.train.tensorboard import TensorBoard
 
 METRICS = "metrics.jsonl"
@@ -181,9 +181,14 @@ class Writer:
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """Returns the lines of a run's `metrics.jsonl`, without partial lines."""
+    """Returns the lines of a run's `metrics.jsonl`, without partial lines.
+
+    Raises:
+      UserError: it cannot be read.
+    """
     path = Path(workdir) / METRICS
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    with reading(path):
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [row for line in lines if (row := _parse(line))]
 
 

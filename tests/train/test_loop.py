@@ -1,6 +1,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,6 +82,21 @@ def test_killed_three_times_once_inside_a_save_the_run_ends_with_the_same_bytes(
     with CheckpointStore(tmp_path / "checkpoints") as store:
         step, state, _ = store.restore_latest(result.state)
     assert step == STEPS and same_state(state, result.state)
+
+
+def test_a_run_resumes_at_every_step_with_the_same_bytes(tmp_path):
+    options = {"total_steps": 8, "checkpoint_every": 1, "keep": 8}
+    expected = toy_fit(tmp_path / "whole", **options)
+    for step in range(1, 8):
+        workdir = tmp_path / "run"
+        shutil.rmtree(workdir, ignore_errors=True)
+        shutil.copytree(tmp_path / "whole", workdir)
+        for later in range(step + 1, 9):
+            shutil.rmtree(workdir / "checkpoints" / str(later))
+        batches = Batches()
+        again = toy_fit(workdir, batches=batches, **options)
+        assert same_state(again.state, expected.state) and batches.position == 8, step
+        assert metrics_bytes(workdir) == metrics_bytes(tmp_path / "whole"), step
 
 
 def run_toy(workdir, *kill) -> subprocess.CompletedProcess:

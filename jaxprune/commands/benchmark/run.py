@@ -16,6 +16,7 @@ from jaxprune.config import Config
 from jaxprune.dense.parts.base import DenseNetwork
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.contestants import Contestant, contestants, on_smaller_images
+from jaxprune.files import make_directory
 from jaxprune.nn.host import Host
 from jaxprune.open import Classifier
 from jaxprune.reduction import Plan, standalone
@@ -70,7 +71,7 @@ def measure(config: Config, workdir: Path) -> Measured:
     if classifier is not None and compares and inputs.has_images(classifier.origin, config):
         comparison, names = _compare(config, classifier, candidates), classifier.class_names
     rows = Table(BenchmarkRow(cost, comparison.result(cost.plan) if comparison else None) for cost in measured)
-    workdir.mkdir(parents=True, exist_ok=True)
+    make_directory(workdir)
     name = classifier.origin if classifier else config.model.name
     publish(f"{name}, batch {config.batch_size}", rows.flat(), workdir / "benchmark.csv")
     return Measured(name, rows, comparison, names)

@@ -219,7 +219,9 @@ class Training:
         }
 
     def conclude(self, summary: dict[str, Any], describe: Callable[..., None]) -> dict[str, Any]:
-        """Marks the run as complete and writes its report, once all its processes are done.
+        """Writes the report of the run and marks it as complete, once all its processes are done.
+
+        In this order: a run that ends in between writes its report when it is started again.
 
         Args:
           summary: returned, and stored in the run directory.
@@ -227,8 +229,8 @@ class Training:
         """
         processes.wait("done")
         if processes.leads():
-            workdirs.mark_complete(self.workdir, summary)
             describe(self.config, self.workdir, summary, self.train, self.held_out)
+            workdirs.mark_complete(self.workdir, summary)
         processes.wait("described")
         return summary
 
