@@ -39,6 +39,9 @@ class Silent:
 
     def timing(self, step: int, values: Mapping[str, float]) -> None: ...
 
+    def sum_of(self, name: str) -> float:
+        return 0.0
+
     def sync(self) -> None: ...
 
     def extent(self) -> list[int]:
@@ -130,6 +133,11 @@ class Writer:
             summary["last"] = float(value)
             if board := self._board():
                 board.scalar(f"timing/{name}", float(value), step)
+
+    def sum_of(self, name: str) -> float:
+        """Returns the sum of all recorded measurements of a name, over all sessions."""
+        summary = self._timings.get(name, {"count": 0, "mean": 0.0})
+        return summary["count"] * summary["mean"]
 
     def text(self, step: int, name: str, text: str) -> None:
         """Shows a text (Markdown) in TensorBoard."""

@@ -91,6 +91,7 @@ def describe(
         rows.write_csv(workdir / "classes.csv")
         section.table(rows, caption="Classes: objects without crowds, and AP; a class without objects has none.")
         object_pictures.add_gallery(section, first.pictures, truth, class_names, config.drawn_score)
+        reporting.wall_clock(section, dict(summary))
         reporting.broken_files(section, *sources)
 
 

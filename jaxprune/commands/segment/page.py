@@ -83,6 +83,7 @@ def describe(
         section.table(rows, caption=f"Classes: IoU with its {BOOTSTRAP}; share of the labelled pixels.")
         _confusion(section, workdir, first, class_names)
         _pictures(section, first, class_names, colours)
+        reporting.wall_clock(section, dict(summary))
         reporting.broken_files(section, *sources)
 
 

@@ -212,6 +212,7 @@ class Training:
             "steps": result.step,
             "planned_steps": self.steps.total,
             "seconds": result.seconds,
+            "wall_clock": {kind: round(seconds, 2) for kind, seconds in result.spent.items()},
             "examples": len(self.train),
             "held_out": 0 if inputs.nothing_held_out(self.config) else len(self.held_out),
             "data": loader.describe(self.train),
