@@ -128,7 +128,7 @@ class Process:
       limit: seconds after which a job counts as hung.
     """
 
-    def __init__(self, jobs: dict[str, Job], root: Path, limit: float = 120.0):
+    def __init__(self, jobs: dict[str, Job], root: Path, limit: float = 900.0):
         self._jobs, self._root, self._limit = jobs, os.path.realpath(root), limit
         self._column, self._seccomp = _MACHINES[platform.machine()]
         self._table = {entry[self._column]: (name, *entry[2:]) for name, entry in _CALLS.items()}

@@ -49,7 +49,7 @@ def poisoned(monkeypatch):
 
 def network(*steps):
     model = models.create("vit", **SIZES, num_classes=3, rngs=nnx.Rngs(0))
-    return reduction.apply(model, Plan(steps=steps)) if steps else model
+    return reduction.apply(model, Plan(steps=steps), rngs=nnx.Rngs(1)) if steps else model
 
 
 def test_padding_of_a_batch_reaches_no_result_of_evaluation():
