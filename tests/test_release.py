@@ -53,7 +53,7 @@ def test_the_wheel_has_the_package_its_tables_and_configs_and_no_tests(archives)
     assert package <= set(names) and "jaxprune/py.typed" in names
     configs = {f"jaxprune/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "configs").rglob("*.py")}
     assert configs and configs <= set(names)
-    assert not [name for name in names if "test" in name.split("/")[-1] or "/tests/" in name]
+    assert not [name for name in names if "/tests/" in name or name.split("/")[-1].startswith(("test_", "conftest"))]
     assert metadata["Version"] == jaxprune.__version__ and metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] == "Apache-2.0" and metadata.get_payload()
 
