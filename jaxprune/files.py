@@ -17,11 +17,18 @@ TEXT_LIMIT = 2**24  # maximum size in bytes of a text file that describes one th
 _LONGEST_NAME, _LONGEST_PATH = 255, 4000  # bytes
 _CHUNK = 1 << 20
 _SEALED, _SEAL = "checksum", "crc32"  # that a file has one, and the checksum
+_CHECK = "Check the disk, and run the same command again."
 _REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Free some space, and run the same command again."),
+    **dict.fromkeys((errno.ENOSPC, errno.EFBIG), "Free some space, and run the same command again."),
+    errno.EDQUOT: "Remove files of this user or have the quota raised, and run the same command again.",
+    errno.EIO: "Check the disk and the way to it, or choose another place, and run the same command again.",
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Make it writable, or choose another place."),
     **dict.fromkeys((errno.ENOENT, errno.ESTALE), "Was its directory removed or unmounted meanwhile?"),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST, errno.EISDIR), "Remove what is in its place, or choose another."),
+}
+_READ_REMEDIES = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "Let this user read it."),
+    **{number: _REMEDIES[number] for number in (errno.EIO, errno.ENOENT, errno.ESTALE)},
 }
 
 
@@ -68,8 +75,33 @@ def writing(path: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = _REMEDIES.get(error.errno or 0, "Check the disk, and run the same command again.")
+        remedy = _REMEDIES.get(error.errno or 0, _CHECK)
         raise UserError(f"{path} cannot be written ({error.strerror or error}). {remedy}") from error
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike) -> Iterator[None]:
+    """Turns errors of the file system while `path` is read into a one-line error.
+
+    Raises:
+      UserError: the file is gone, may not be read, or there is an error of the disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        remedy = _READ_REMEDIES.get(error.errno or 0, _CHECK)
+        raise UserError(f"{path} cannot be read ({error.strerror or error}). {remedy}") from error
+
+
+def make_directory(path: str | os.PathLike) -> Path:
+    """Makes a directory and those above it, unless they are there, and returns its path.
+
+    Raises:
+      UserError: it cannot be made.
+    """
+    with writing(path):
+        Path(path).mkdir(parents=True, exist_ok=True)
+    return Path(path)
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:

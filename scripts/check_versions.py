@@ -1,6 +1,6 @@
 """Runs the quick tests with the oldest declared and the newest versions of all dependencies, on each Python version.
 
-python scripts/check_versions.py [--legs oldest-3.11 newest-3.12 newest-3.13] [--work DIR] [pytest arguments]
+python scripts/check_versions.py [--legs oldest-3.11 newest-3.13 newest-3.14] [--work DIR] [pytest arguments]
 
 Needs `uv` (pip install uv), which also installs missing Python versions. Each leg has its own environment under --work,
 where its output is written. Takes about ten minutes per leg on two cores.
@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LEGS = ("oldest-3.11", "newest-3.11", "newest-3.12", "newest-3.13")
+LEGS = ("oldest-3.11", "newest-3.11", "newest-3.12", "newest-3.13", "newest-3.14")
 RESOLUTION = {"oldest": "lowest-direct", "newest": "highest"}
 
 

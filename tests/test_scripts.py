@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import system_calls
 from flax import nnx
 from PIL import Image
 
@@ -79,6 +80,15 @@ def test_no_signal_to_a_command_is_lost(tmp_path):
     assert {row["phase"] for row in found} == {"start", "train"}
     assert all(row["lost"] == row["raw"] == row["other metrics"] == "0" for row in found)
     assert sum(int(row["signals"]) - int(row["after the end"]) for row in found) >= 2
+
+
+@pytest.mark.skipif(not system_calls.supported(), reason="a kernel that does not ask about calls")
+def test_no_call_of_the_file_system_that_fails_loses_a_run(tmp_path):
+    run("fuzzing/faults", tmp_path, "--every=41", "--only", "save", "resume", "metrics", "--out=faults.csv")
+    found = rows(tmp_path / "faults.csv")
+    assert [row["scene"] for row in found] == ["save", "resume", "metrics"]
+    assert all(row["raw"] == row["lost"] == row["other numbers"] == "0" for row in found)
+    assert sum(int(row["kills"]) for row in found) >= 5 and sum(int(row["faults"]) for row in found) >= 20
 
 
 def test_the_input_pipelines_of_all_recipes_run(tmp_path):

@@ -35,7 +35,11 @@ SETTINGS = (*WHOLE, "image size")
 # Accuracy on the images that the dense network gets wrong where they have this share of the patches, and their number.
 ON_HARD, HARD, HARD_AT = "accuracy where smaller images fail", "hard images", 0.5
 NOT_HARD = {ON_HARD: math.nan, f"{ON_HARD} low": math.nan, f"{ON_HARD} high": math.nan, HARD: 0}  # where it cannot
-# Columns that a second measurement reproduces exactly on the same kind of machine.
+# Shares of images with their intervals. Another device or version rounds otherwise, which moves an image whose two best
+# classes, or whose last kept and first dropped row, are nearly equal.
+SHARES = {"accuracy": ("low", "high"), "agreement": ("agreement low", "agreement high")}
+VERSIONS = ("code", "jax")
+# Columns that a second measurement reproduces exactly on the same kind of machine with the same versions.
 EXACT = ("plan hash", *SETTINGS, "accuracy", "low", "high", "agreement", "agreement low", "agreement high")
 EXACT += (*NOT_HARD, "GFLOPs", "FLOP-implied", "weights", "code", "data", "jax")
 COLUMNS = ("network", "plan", *EXACT, THROUGHPUT, SPEED, LOW, HIGH, "verdict", "device")
@@ -46,6 +50,7 @@ TEXTS = ("network", "plan", "plan hash", "image size", "weights", "code", "data"
 SPEED_SLACK, LOAD_SLACK = 0.1, 1.0
 # A median is compared with the median, too: within a range that other load has made wide, anything would hold.
 MEDIAN_SLACK, WIDEST = 0.5, 4.0
+FLIPS = 0.005  # share of the images that rounding may move between devices and patch releases; one at least
 _LONGEST = 1000  # characters of a cell
 # Letters of a device's name, without case, that a reader takes for one another, and pairs that look like one letter.
 _ALIKE = ("0o", "1il", "2z", "5s", "6b", "6g", "8b", "9g", "9q", "ce", "uv")
@@ -61,12 +66,12 @@ _NUMBER = (r"-?([0-9.]+(e[-+]?[0-9]+)?|inf)|nan", "a number")
 
 
 def code_hash() -> str:
-    """Returns the SHA-256 of the source of this package."""
+    """Returns the version of this package and the SHA-256 of its source, `0.1.0-0123456789abcdef`."""
     root, digest = Path(jaxprune.__file__).parent, hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode())
         digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+    return f"{jaxprune.__version__}-{digest.hexdigest()[:16]}"
 
 
 def data_hash(settings: Mapping[str, Any], names: Iterable[str]) -> str:
@@ -155,10 +160,12 @@ def _require_plain_table(path: str | os.PathLike, header: Sequence[str], lines: 
 def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: Mapping[str, Any] | None) -> list[str]:
     """Returns the differences between a row and its re-measurement, one sentence each; [] if there are none.
 
-    Everything but speeds must be equal, and the verdict must follow from the row's speed-up. Speeds are compared only
-    on the same device: the speed-up must be within the measured range widened by `SPEED_SLACK`, and so must the ratio
-    of images/s to that of the dense network. The ends of its range, single rounds, must be within the measured range
-    widened by `LOAD_SLACK`, and images/s within that share of those measured. The
+    Everything but speeds must be equal, and the verdict must follow from the row's speed-up. Where rounding differs, on
+    another device or in another patch release, accuracy and agreement may differ by `flips` images, and the versions
+    are not compared; `caveats` says so. Speeds are compared only on the same device: the speed-up must be within the
+    measured range widened by `SPEED_SLACK`, and so must the ratio of images/s to that of the dense network. The ends of
+    its range, single rounds, must be within the measured range widened by `LOAD_SLACK`, and images/s within that share
+    of those measured. The
     row's own range is not used as a tolerance. The dense row must be from the device of the row, wherever that is.
 
     Args:
@@ -168,6 +175,8 @@ def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: 
     """
     # The dense network is compared with itself: nothing to measure.
     exact = (*EXACT, SPEED, LOW, HIGH) if claimed["plan"] == DENSE else EXACT
+    loose = _loose(claimed, measured)
+    exact = tuple(name for name in exact if name not in loose)
     faster = Interval(claimed[SPEED], claimed[LOW], claimed[HIGH])
     expected_verdict = verdict(claimed["plan"], faster, faster.value / measured["FLOP-implied"])
     sentences = [
@@ -175,6 +184,8 @@ def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: 
         for name, value in {**{name: measured[name] for name in exact}, "verdict": expected_verdict}.items()
         if not _same(value, claimed[name])
     ]
+    for share in [name for name in SHARES if name in loose]:
+        sentences += _share_differences(share, claimed, measured)
     if not claimed[LOW] <= claimed[SPEED] <= claimed[HIGH]:
         sentences.append(f"the speed-up {claimed[SPEED]:.3g} is outside the row's own range")
     if dense is not None and claimed["device"] != dense["device"]:
@@ -196,6 +207,65 @@ def different_device(claimed: Mapping[str, Any], measured: Mapping[str, Any]) ->
         return ""
     where = shortened(claimed["device"])
     return f"Speeds are not compared: the row was measured on {where}, and this is {measured['device']}."
+
+
+def flips(images: int) -> int:
+    """Returns by how many images accuracy and agreement may differ where rounding does.
+
+    >>> flips(1000), flips(20)
+    (5, 1)
+    """
+    return max(int(FLIPS * images), 1)
+
+
+def caveats(claimed: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
+    """Returns what a row and its re-measurement are not compared in, one sentence each; [] if all is compared."""
+    names = [name for name in VERSIONS if name in _loose(claimed, measured)]
+    sentences = [different_device(claimed, measured)]
+    sentences += [
+        f"The {name} of the row, {shortened(claimed[name])}, is not compared: here it is {measured[name]}."
+        for name in names
+    ]
+    if any(sentences):
+        sentences.append(
+            f"Accuracy and agreement are compared within {flips(measured['images'])} of {measured['images']:,} images, "
+            "which rounding can flip there."
+        )
+    return [sentence for sentence in sentences if sentence]
+
+
+def _loose(claimed: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns that are not compared exactly, because the row is from another device or patch release."""
+    versions = tuple(name for name in VERSIONS if _is_another_patch(claimed[name], measured[name]))
+    if not versions and not different_device(claimed, measured):
+        return ()
+    # The dense network agrees with itself anywhere.
+    shares = ("accuracy",) if claimed["plan"] == DENSE else tuple(SHARES)
+    return (*versions, *shares, *(end for name in shares for end in SHARES[name]))
+
+
+def _is_another_patch(version: str, second: str) -> bool:
+    """Whether two versions, which may be followed by a hash, differ in their third number alone."""
+    pairs = [(re.match(r"([0-9]+\.[0-9]+)\.([0-9]+)", text), text) for text in (version, second)]
+    releases, patches = zip(*((part[1], part[2]) if part else (text, "") for part, text in pairs), strict=True)
+    return releases[0] == releases[1] and patches[0] != patches[1]
+
+
+def _share_differences(share: str, claimed: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
+    """What a share of the images differs in, although rounding may have moved some of them."""
+    images, value, ends = measured["images"], claimed[share], SHARES[share]
+    count = value * images
+    if not abs(count - measured[share] * images) <= flips(images) + _TOLERANCE * images:
+        return [
+            f"{share} is {measured[share]}, but {value} in the row, more than the {flips(images)} of {images:,} images "
+            "apart that rounding can flip"
+        ]
+    if abs(count - round(count)) > _TOLERANCE * images:
+        return [f"{share} is {value} in the row, which is no share of {images:,} images"]
+    interval = wilson_interval(round(count), images)
+    if not all(_same(end, claimed[name]) for name, end in zip(ends, interval, strict=True)):
+        return [f"{' and '.join(ends)} are not the interval of the row's {share} {value}"]
+    return []
 
 
 def _looks_like(device: str, second: str) -> bool:

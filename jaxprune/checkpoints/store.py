@@ -29,7 +29,7 @@ import orbax.checkpoint as ocp
 from jaxprune import processes
 from jaxprune.checkpoints.manifest import MANIFEST, Damage, manifest_of, require_same, sealed, verify
 from jaxprune.errors import UserError
-from jaxprune.files import as_path, require_utf8, size_and_crc, sync_directory, writing
+from jaxprune.files import as_path, reading, require_utf8, size_and_crc, sync_directory, writing
 from jaxprune.weights.finite import require_finite
 
 _DATA = "data.json"
@@ -87,14 +87,8 @@ class CheckpointStore:
         processes.wait("committed")
 
     def _write(self, path: Path, arrays: dict[str, Any]) -> None:
-        try:
-            with _without_tracebacks():
-                self._orbax.save(path, args=ocp.args.PyTreeSave(arrays))
-        except ValueError as error:  # raised by TensorStore for errors of the file system
-            code = re.search(r"os_error_code='(\d+)'", str(error))
-            if code is None:
-                raise
-            raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
+        with _errors_of_the_system(), _without_tracebacks():
+            self._orbax.save(path, args=ocp.args.PyTreeSave(arrays))
 
     def _commit(self, step: int, partial: Path, final: Path, arrays: dict[str, Any], data_state: dict) -> None:
         (partial / _DATA).write_text(json.dumps(data_state))
@@ -117,7 +111,8 @@ class CheckpointStore:
         their steps can be saved again.
 
         Raises:
-          UserError: checkpoints exist and none is good; or the good one's tensors are not those asked for.
+          UserError: checkpoints exist and none is good; the good one's tensors are not those asked for; or it cannot be
+        read.
         """
         survey = _survey(self.directory)
         if survey.step is None:
@@ -128,12 +123,13 @@ class CheckpointStore:
         path = self.directory / str(survey.step)
         targets, structure = _flatten(abstract_state), jax.tree.structure(abstract_state)
         require_same(path, survey.manifest["arrays"], targets)
-        arrays = self._orbax.restore(
-            path / _STATE,
-            args=ocp.args.PyTreeRestore(item=targets, restore_args={k: _restore_args(v) for k, v in targets.items()}),
-        )
-        state = jax.tree.unflatten(structure, [arrays[name] for name in targets])
-        return survey.step, state, json.loads((path / _DATA).read_text())
+        restore_args = {name: _restore_args(leaf) for name, leaf in targets.items()}
+        with reading(path), _errors_of_the_system():
+            arrays = self._orbax.restore(
+                path / _STATE, args=ocp.args.PyTreeRestore(item=targets, restore_args=restore_args)
+            )
+            data_state = json.loads((path / _DATA).read_text())
+        return survey.step, jax.tree.unflatten(structure, [arrays[name] for name in targets]), data_state
 
     def all_steps(self) -> list[int]:
         """Returns the steps of the committed checkpoints, oldest first, without verifying them."""
@@ -209,13 +205,12 @@ def _load(directory: str | os.PathLike, prefix: str) -> dict[str, np.ndarray]:
     if not targets:
         return {}
     orbax = _orbax()
-    arrays = orbax.restore(
-        path / _STATE,
-        args=ocp.args.PyTreeRestore(
-            item=targets, restore_args={k: _restore_args(v) for k, v in targets.items()}, partial_restore=True
-        ),
-    )
-    orbax.close()
+    restore_args = {name: _restore_args(leaf) for name, leaf in targets.items()}
+    with contextlib.closing(orbax), reading(path), _errors_of_the_system():
+        arrays = orbax.restore(
+            path / _STATE,
+            args=ocp.args.PyTreeRestore(item=targets, restore_args=restore_args, partial_restore=True),
+        )
     require_finite({name.removeprefix(prefix): value for name, value in arrays.items()}, str(path))
     return {name.removeprefix(prefix): value for name, value in arrays.items()}
 
@@ -230,6 +225,18 @@ def _orbax() -> ocp.Checkpointer:
     # A bare Checkpointer instead of CheckpointManager: the manager has its own commit rename, which would come before
     # our manifest is written and leave a moment in which a checkpoint is neither whole nor recognisably half-written.
     return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+
+
+@contextlib.contextmanager
+def _errors_of_the_system() -> Iterator[None]:
+    """Raises TensorStore's errors of the file system as `OSError`."""
+    try:
+        yield
+    except ValueError as error:
+        code = re.search(r"os_error_code='(\d+)'", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import glob
 import hashlib
 from pathlib import Path
 
+from jaxprune.files import reading, writing
 from jaxprune.report.section import Section
 
 FOLDER = "plots"
@@ -23,14 +24,18 @@ def write(section: Section, beside: Path) -> None:
         from jaxprune.report import plots  # imported here, because a report without plots does not need matplotlib
 
         files = {file for name, figure in figures.items() for file in plots.save(figure, folder / _short(name))}
-    for file in folder.glob(f"{glob.escape(section.name)}--*.*"):
+    with reading(folder):
+        older = list(folder.glob(f"{glob.escape(section.name)}--*.*"))
+    for file in older:
         if file not in files and file.suffix in (".pdf", ".svg"):
-            file.unlink()
+            with writing(file):
+                file.unlink()
 
 
 def there_are(beside: Path) -> bool:
     """Whether there are files of plots beside a report."""
-    return next((beside / FOLDER).glob("*.pdf"), None) is not None
+    with reading(beside / FOLDER):
+        return next((beside / FOLDER).glob("*.pdf"), None) is not None
 
 
 def _short(name: str) -> str:

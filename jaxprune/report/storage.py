@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxprune.errors import UserError, shortened
-from jaxprune.files import read_text, write_atomically
+from jaxprune.files import make_directory, read_text, write_atomically
 
 _REPORT = re.compile(r"<!--jaxprune:report (\{.*?\})-->")
 _SECTION = re.compile(r"<!--jaxprune:section (\{.*?\})-->\n(.*?)\n<!--jaxprune:end-->", re.DOTALL)
@@ -82,7 +82,7 @@ def _sections(page: str, path: Path) -> Iterator[tuple[str, StoredSection]]:
 
 def write(path: Path, page: str) -> Path:
     """Writes a file atomically, so that readers find either the old version or the new one; creates directories."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     write_atomically(path, page)
     return path
 

@@ -2,11 +2,13 @@
 
 import csv
 import dataclasses
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
+from jaxprune.files import write_atomically
 from jaxprune.report.formatting import format_number
 from jaxprune.report.latex_table import latex_table
 
@@ -204,9 +206,14 @@ def _text(value: Any) -> str:
 
 
 def write_csv(path: str | os.PathLike, rows: Rows, **same: Any) -> None:
-    """Writes rows with the union of their columns; `same` are columns with one value for all, such as the device."""
+    """Writes rows with the union of their columns, atomically; `same` are columns with one value for all.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
     columns = list(dict.fromkeys(name for row in [*rows, same] for name in row))
-    with Path(path).open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows({**row, **same} for row in rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows({**row, **same} for row in rows)
+    write_atomically(Path(path), text.getvalue())

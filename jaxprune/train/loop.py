@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
@@ -23,6 +24,7 @@ from jaxprune.train.interrupt import Interrupted, StopSignal
 from jaxprune.train.progress import progress, still
 from jaxprune.train.state import Keeper, TrainState
 from jaxprune.train.step import FIXED, LossFn, TrainStep, make_train_step
+from jaxprune.train.wall_clock import COMPILE, DATA, EVALUATION, SAVE, WallClock, lost_since
 from jaxprune.train.workdir import locked
 from jaxprune.train.writer import BEGINNING, Silent, Writer, warn_if_changed
 
@@ -59,6 +61,7 @@ class FitResult(NamedTuple):
       stopped: None if all steps are done.
       seconds: training time, in this session and earlier ones, without compilation.
       signal: name of the signal that ended it, such as "SIGINT", or "".
+      spent: {what: seconds} of the wall-clock of all sessions; see `wall_clock`.
     """
 
     state: TrainState
@@ -66,6 +69,7 @@ class FitResult(NamedTuple):
     stopped: Literal["signal", "time"] | None
     seconds: float
     signal: str = ""
+    spent: Mapping[str, float] = MappingProxyType({})
 
 
 def fit(
@@ -131,6 +135,7 @@ def fit(
     workdir = Path(workdir)
     start, key = time.monotonic(), jax.random.key(seed)
     with contextlib.ExitStack() as stack:
+        lost_from_start = lost_since(workdir, None)  # before the lock has a new time
         if processes.leads():
             stack.enter_context(locked(workdir))
         store = stack.enter_context(CheckpointStore(workdir / "checkpoints", keep))
@@ -138,9 +143,12 @@ def fit(
             store, params, optimizer, batches, mesh, rules, ema=bool(ema_decay), keepers=keepers
         )
         clock = _Clock(start - past["seconds"], max_seconds)
+        wall = WallClock(past.get("spent", {"steps": past["seconds"]}), start)
+        lost = lost_since(workdir, past["saved_at"]) if "saved_at" in past else 0.0 if first else lost_from_start
         if "metrics" in past and processes.leads():
             warn_if_changed(workdir, past["metrics"])
         log: Any = _rewound(writer, first, workdir, stack)
+        wall.lose(_lost_in_all(log, first, lost))
         stop = stack.enter_context(StopSignal())
         bar = stack.enter_context(progress(desc, total_steps, first, seconds_left=clock.left))
         losses = LossWatch(store)
@@ -157,7 +165,7 @@ def fit(
                 if last or step % hook.every == 0:
                     losses.check()
                     try:
-                        with stop.interrupting():
+                        with stop.interrupting(), wall.on(EVALUATION):
                             hook.run(step, state, log)
                     except Interrupted:
                         log.forget(step)
@@ -168,17 +176,19 @@ def fit(
         # A session takes at least one step, unless time is already up, so there is something to save and evaluate.
         step, stopped = first, _agreed("time" if past["last"] and clock.is_up() else None)
         due = past.get("due", False)
+        wall.begin()
         if due:
             log.forget(step)
             due = not run_hooks(step, step == total_steps or past["last"])
             if due:
                 stop.heeded = True
-                return FitResult(state, step, "signal", clock.seconds(), stop.received or "")
+                return FitResult(state, step, "signal", clock.seconds(), stop.received or "", wall.spent())
         while step < total_steps and stopped is None:
-            batch = parallel.place_batch(mesh, _next_batch(batches, step)) | beside
+            with wall.on(DATA):
+                batch = parallel.place_batch(mesh, _next_batch(batches, step)) | beside
             train_step, is_new = programs.at(step)
             if is_new:
-                with clock.left_out(), _compiling(desc, step + 1, log):
+                with clock.left_out(), wall.on(COMPILE), _compiling(desc, step + 1, log):
                     state, metrics = jax.block_until_ready(train_step(state, batch, key))
                 bar.restart_clock()
             else:
@@ -203,16 +213,17 @@ def fit(
             if last or stopped or step % checkpoint_every == 0:
                 losses.check()
                 check_sound(state, step, store)
-                log.sync()
                 past = {"batches": batches.get_state(), "seconds": clock.seconds(), "last": last, "due": due}
-                past["metrics"] = log.extent()
-                store.save(step, state, past)
+                with wall.on(SAVE):
+                    log.sync()
+                    past |= {"metrics": log.extent(), "spent": wall.spent(), "saved_at": time.time()}
+                    store.save(step, state, past)
                 bar.restart_clock()
 
         stopped = stopped if step < total_steps or due else None
         stop.heeded = stopped == "signal"
         _say_goodbye(desc, step, total_steps, stopped, stop, store)
-        return FitResult(state, step, stopped, clock.seconds(), stop.received or "")
+        return FitResult(state, step, stopped, clock.seconds(), stop.received or "", wall.spent())
 
 
 def _resume(
@@ -241,6 +252,14 @@ def _rewound(writer: Writer | None, first: int, workdir: Path, stack: contextlib
         return stack.enter_context(contextlib.closing(Writer(workdir, resume_step)))
     writer.rewind(resume_step)
     return writer
+
+
+def _lost_in_all(log: Any, step: int, seconds: float) -> float:
+    """Notes the time that the last session lost, before another one can lose it; returns that of all sessions."""
+    if seconds:
+        log.timing(step, {"lost_seconds": seconds})
+        log.sync()
+    return log.sum_of("lost_seconds")
 
 
 def _next_batch(batches: Batches, step: int) -> Mapping[str, np.ndarray]:

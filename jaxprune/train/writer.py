@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image
 
-from jaxprune.files import read_bytes, size_and_crc, write_atomically, writing
+from jaxprune.files import read_bytes, reading, size_and_crc, write_atomically, writing
 from jaxprune.train.tensorboard import TensorBoard
 
 METRICS = "metrics.jsonl"
@@ -38,6 +38,9 @@ class Silent:
     def images(self, step: int, name: str, image: np.ndarray) -> None: ...
 
     def timing(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def sum_of(self, name: str) -> float:
+        return 0.0
 
     def sync(self) -> None: ...
 
@@ -131,6 +134,11 @@ class Writer:
             if board := self._board():
                 board.scalar(f"timing/{name}", float(value), step)
 
+    def sum_of(self, name: str) -> float:
+        """Returns the sum of all recorded measurements of a name, over all sessions."""
+        summary = self._timings.get(name, {"count": 0, "mean": 0.0})
+        return summary["count"] * summary["mean"]
+
     def text(self, step: int, name: str, text: str) -> None:
         """Shows a text (Markdown) in TensorBoard."""
         if board := self._board():
@@ -181,9 +189,14 @@ class Writer:
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """Returns the lines of a run's `metrics.jsonl`, without partial lines."""
+    """Returns the lines of a run's `metrics.jsonl`, without partial lines.
+
+    Raises:
+      UserError: it cannot be read.
+    """
     path = Path(workdir) / METRICS
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    with reading(path):
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [row for line in lines if (row := _parse(line))]
 
 

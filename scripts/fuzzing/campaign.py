@@ -17,7 +17,20 @@ import warnings
 from pathlib import Path
 
 import attacks
-from attacks import annotations, cards, leaderboards, notes, objects, plans, stored, tfds, weights
+from attacks import (
+    annotations,
+    boxes,
+    cards,
+    leaderboards,
+    notes,
+    objects,
+    pickles,
+    pictures,
+    plans,
+    stored,
+    tfds,
+    weights,
+)
 
 from jaxprune.report.table import Table, column
 
@@ -38,6 +51,11 @@ ATTACKS: dict[str, tuple[attacks.Attack, int]] = {
     "indices of shards": (weights.indices, 1000),
     "annotations of COCO": (annotations.coco, 2000),
     **{f"objects of {layout}": (attack, 1000) for layout, attack in objects.SOURCES.items()},
+    "boxes of YOLO": (boxes.yolo, 2000),
+    "boxes of VOC": (boxes.voc, 2000),
+    "files of PyTorch": (pickles.pickles, 4000),
+    "pictures": (pictures.pictures, 4000),
+    "videos": (pictures.clips, 1000),
 }
 
 

@@ -14,6 +14,7 @@ from jaxprune import commands, main
 from jaxprune.bench import leaderboard
 from jaxprune.bench.leaderboard import (
     COLUMNS,
+    caveats,
     chosen,
     completed,
     differences,
@@ -156,6 +157,59 @@ def test_speeds_of_another_device_are_not_compared_and_this_is_reported():
     assert "own range" in differences(sealed({**other, "speed-up": 20.0}), ROW, dense)[0]
     forged = sealed({**DENSE, "device": "NVIDIA H100", "speed-up": 2.0, "speed-up high": 2.0})
     assert "speed-up is 1.0, but 2.0" in differences(forged, DENSE, forged)[0]
+
+
+def elsewhere(count, agreeing=914, *, plan=ROW["plan"], **cells):
+    """A row of another device or version, with other numbers of images that were right and that agree."""
+    low, high = wilson_interval(count, 1000)
+    shares = {"accuracy": count / 1000, "low": low, "high": high, "agreement": agreeing / 1000}
+    return sealed(completed({**MEASURED, **shares, "plan": plan, **cells}))
+
+
+ELSEWHERE = {
+    "a device": {"device": "NVIDIA H100"},
+    "a patch of jax": {"jax": "0.8.2"},
+    "a patch of jaxprune": {"code": "0.2.3-" + "8b" * 8},
+}
+
+
+@pytest.mark.parametrize("cells", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_an_honest_row_of_another_device_or_patch_release_holds(cells):
+    measured = {**ROW, "code": "0.2.1-" + "77" * 8}
+    cells = {"code": measured["code"], **cells}
+    dense = sealed({**DENSE, **cells})
+    for count, agreeing in ((731, 914), (726, 919), (736, 909)):
+        row = elsewhere(count, agreeing, **cells)
+        assert differences(row, measured, dense) == []
+        assert "within 5 of 1,000 images, which rounding can flip" in caveats(row, measured)[-1]
+    assert len(caveats(row, measured)) == 2 and caveats(measured, measured) == []
+    forged = {
+        "more than the 5 of 1,000 images": (
+            elsewhere(737, **cells),
+            elsewhere(931, **cells),
+            elsewhere(731, 920, **cells),
+        ),
+        "no share of 1,000 images": (sealed({**elsewhere(731, **cells), "accuracy": 0.7314}),),
+        "not the interval": (sealed({**elsewhere(731, **cells), "low": 0.73, "high": 0.732}),),
+        "weights is": (elsewhere(731, **cells, weights="f" * 16),),
+        "GFLOPs is": (elsewhere(731, **cells, GFLOPs=2.0),),
+    }
+    for reason, rows in forged.items():
+        for row in rows:
+            assert reason in "; ".join(differences(row, measured, dense)), reason
+    forged = sealed({**dense, "agreement": 0.999})
+    assert "agreement is 1.0, but 0.999" in "; ".join(differences(forged, {**DENSE, "agreement": 1.0}, forged))
+
+
+@pytest.mark.parametrize(
+    "cells", [{"jax": "0.9.0"}, {"jax": "0.8.0.1"}, {"code": "0.3.0-" + "77" * 8}, {"code": "7" * 16}]
+)
+def test_another_release_or_other_code_of_the_same_release_is_a_difference(cells):
+    measured = {**ROW, "code": "0.2.1-" + "77" * 8}
+    row = elsewhere(731, **{"code": measured["code"], **cells})
+    assert len(differences(row, measured, DENSE)) == 1 and caveats(row, measured) == []
+    other = elsewhere(731, code="0.2.1-" + "8b" * 8)
+    assert "code is" in differences(other, measured, DENSE)[0]
 
 
 def test_the_hash_of_a_plan_does_not_depend_on_its_spelling():

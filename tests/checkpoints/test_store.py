@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from jaxprune.checkpoints import manifest as manifest_module
@@ -253,7 +254,13 @@ def test_what_else_lies_among_the_checkpoints_is_left_alone(filled, caplog):
 
 @pytest.mark.parametrize(
     ("number", "remedy"),
-    [(errno.ENOSPC, "Free some space"), (errno.EROFS, "Make it writable"), (errno.ENOENT, "removed or unmounted")],
+    [
+        (errno.ENOSPC, "Free some space"),
+        (errno.EDQUOT, "quota raised"),
+        (errno.EIO, "Check the disk and the way to it"),
+        (errno.EROFS, "Make it writable"),
+        (errno.ENOENT, "removed or unmounted"),
+    ],
 )
 @pytest.mark.parametrize("function", ["rename", "fsync", "mkdir"])
 def test_a_save_that_the_disk_refuses_is_one_line(filled, function, number, remedy, monkeypatch):
@@ -276,6 +283,27 @@ def test_a_full_disk_under_the_arrays_is_one_line(filled, monkeypatch):
         with pytest.raises(UserError, match=r"40\.writing cannot be written \(No space left on device\)"):
             filled.save(40, make_state(40), {})
     filled.save(40, make_state(40), {})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EIO, os.strerror(errno.EIO)),
+        ValueError("DATA_LOSS: Error reading … Input/output error [os_error_code='5']"),
+    ],
+)
+def test_a_checkpoint_that_the_disk_does_not_give_is_one_line(filled, error, monkeypatch):
+    def refuse(*args, **options):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ocp.Checkpointer, "restore", refuse)
+        for read in (lambda: filled.restore_latest(abstract(make_state(0))), lambda: load_params(filled.directory)):
+            with pytest.raises(
+                UserError, match=r"checkpoints/30 cannot be read \(Input/output error\)\. Check the disk"
+            ):
+                read()
+    assert filled.restore_latest(abstract(make_state(0)))[0] == 30 and filled.all_steps() == [10, 20, 30]
 
 
 def test_a_file_in_place_of_the_directory_is_one_line(tmp_path):

@@ -18,6 +18,7 @@ from jaxprune.preprocessing import Preprocessing
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 GREY = np.full((16, 16, 3), 128, np.uint8)
+SPENT = {"start": 1.0, "compile": 9.0, "data": 5.0, "evaluation": 10.0, "save": 2.0, "lost": 3.0, "steps": 70.0}
 SUMMARY = {"steps": 20, "planned_steps": 20, "seconds": 61.6, "data": "40 scenes", "held_out": 50, "classes": 10}
 ACCURATE = reporting.with_interval({**SUMMARY, "accuracy": 0.46, "plan": None})  # 23 of 50
 # Accuracy falls between the first and the second evaluation: captions have the last values, not the best.
@@ -61,10 +62,13 @@ def test_pretraining(workdir):
     (workdir / "pictures").mkdir()
     for step in (10, 20):
         Image.fromarray(GREY).save(workdir / "pictures" / f"reconstruction_{step:06d}.png")
-    summary = {**SUMMARY, "loss": 0.1234567, "ratio_to_mean_colour": 0.6543}
+    summary = {**SUMMARY, "loss": 0.1234567, "ratio_to_mean_colour": 0.6543, "wall_clock": SPENT}
     pretrain.describe(settings("quickstart.py").pretrain, workdir, summary)
     part = only_part(workdir)
     assert part.title == "Pre-training" and part.notes == []
+    (table,) = part.tables
+    assert table.lines[1] == "0.7 | 100 | 1 | 9 | 5 | 10 | 2 | 3 | 70" and "lost, s" in table.lines[0]
+    assert table.caption.startswith("Steps took 70% of the wall-clock of all sessions.")
     assert part.texts == [
         "MAE with progressive reconstruction: 75% of the patches are masked, 50% never enter the decoder. It is "
         "trained on 40 scenes."

@@ -1,11 +1,15 @@
-"""The scripts that attack the library: a run after a signal, and the configs of the commands."""
+"""The scripts that attack the library: signals, the configs of the commands, calls of the file system."""
 
+import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import attacks
 import pytest
 import signals
+import system_calls
 from attacks import objects
 
 from jaxprune import main
@@ -41,3 +45,41 @@ def test_the_command_lines_of_signals_are_those_of_the_program(command, tmp_path
     config, _ = signals.COMMANDS[command]
     parsed = signals.parsed(config, tmp_path)
     assert parsed.task == main.load_config(config).task
+
+
+FAULTS = """
+import errno, os, sys
+from pathlib import Path
+from system_calls import KILL, Process
+
+folder = Path(sys.argv[1])
+
+def write_twice(folder):
+    for name in ("first", "second"):
+        with open(os.path.join(folder, name), "wb", buffering=0) as file:
+            file.write(name.encode())
+    return sorted(os.listdir(folder))
+
+process = Process({"write": write_twice}, folder)
+whole = process.run("write", str(folder))
+assert (whole.status, whole.result) == ("done", ["first", "second"])
+changes = [(call.name, call.path) for call in whole.calls if not call.reads]
+assert changes == [("openat", "first"), ("write", "first"), ("openat", "second"), ("write", "second")], changes
+position = 1 + next(n for n, call in enumerate(whole.calls) if (call.name, call.path) == ("write", "second"))
+at = lambda fault: lambda number, call: fault if number == position else None
+ended = process.run("write", str(folder), fault=at(errno.EDQUOT))
+assert ended.status == "raw" and os.strerror(errno.EDQUOT) in ended.result
+(folder / "second").unlink()
+assert process.run("write", str(folder), fault=at(KILL)).status == "killed"
+assert (folder / "second").read_bytes() == b""
+assert process.run("write", str(folder)).status == "done"
+process.kill()
+"""
+
+
+@pytest.mark.skipif(not system_calls.supported(), reason="a kernel that does not ask about calls")
+def test_a_process_meets_a_fault_at_the_call_that_was_meant(tmp_path):
+    place = Path(system_calls.__file__).parent
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), str(place.parent.parent)])}
+    done = subprocess.run([sys.executable, "-c", FAULTS, tmp_path], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from toy_run import BATCH, STEPS, Batches, evaluate_hook, loss_fn, parameters, t
 from jaxprune import parallel
 from jaxprune.checkpoints.store import CheckpointStore, load_params
 from jaxprune.errors import UserError
-from jaxprune.train import interrupt, loop
+from jaxprune.train import interrupt, loop, wall_clock
 from jaxprune.train.loop import Hook
 from jaxprune.train.state import abstract, create
 from jaxprune.train.step import make_train_step
@@ -81,6 +82,50 @@ def test_killed_three_times_once_inside_a_save_the_run_ends_with_the_same_bytes(
     with CheckpointStore(tmp_path / "checkpoints") as store:
         step, state, _ = store.restore_latest(result.state)
     assert step == STEPS and same_state(state, result.state)
+
+
+def test_the_wall_clock_is_told_by_what_took_it_over_all_sessions(tmp_path):
+    class Slow(Batches):
+        def __next__(self):
+            time.sleep(0.02)
+            return super().__next__()
+
+    def stop(step, state, writer):
+        time.sleep(0.05)
+        if step == 4 and not list(tmp_path.glob("again")):
+            raise KeyboardInterrupt
+
+    options = {"total_steps": 6, "checkpoint_every": 3, "hooks": [Hook(2, stop)], "keep": 1}
+    with pytest.raises(KeyboardInterrupt):
+        toy_fit(tmp_path, batches=Slow(), **options)
+    (tmp_path / "again").touch()
+    later = time.time() + 50  # as if it had gone on for long after its save
+    os.utime(tmp_path / "metrics.jsonl", (later, later))
+    began = time.monotonic()
+    spent = toy_fit(tmp_path, batches=Slow(), **options).spent
+    seconds = time.monotonic() - began
+    assert tuple(spent) == wall_clock.KINDS and 49 < spent["lost"] < 110
+    assert spent["data"] >= 6 * 0.02 and spent["evaluation"] >= 3 * 0.05 and spent["compile"] > 0 and spent["save"] > 0
+    assert sum(spent.values()) - spent["lost"] > seconds - 0.1 and spent["steps"] > 0
+    assert wall_clock.goodput(spent) < 0.5
+    # Nothing more is lost by a session that ended well.
+    assert toy_fit(tmp_path, **options).spent["lost"] == pytest.approx(spent["lost"])
+
+
+@pytest.mark.slow
+def test_a_run_resumes_at_every_step_with_the_same_bytes(tmp_path):
+    options = {"total_steps": 8, "checkpoint_every": 1, "keep": 8}
+    expected = toy_fit(tmp_path / "whole", **options)
+    for step in range(1, 8):
+        workdir = tmp_path / "run"
+        shutil.rmtree(workdir, ignore_errors=True)
+        shutil.copytree(tmp_path / "whole", workdir)
+        for later in range(step + 1, 9):
+            shutil.rmtree(workdir / "checkpoints" / str(later))
+        batches = Batches()
+        again = toy_fit(workdir, batches=batches, **options)
+        assert same_state(again.state, expected.state) and batches.position == 8, step
+        assert metrics_bytes(workdir) == metrics_bytes(tmp_path / "whole"), step
 
 
 def run_toy(workdir, *kill) -> subprocess.CompletedProcess:

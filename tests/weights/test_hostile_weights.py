@@ -10,6 +10,7 @@ import chex
 import numpy as np
 import pytest
 import torch_files
+from attacks import pickles
 from attacks import weights as weights_attacks
 from flax import nnx
 from safetensors.numpy import save_file
@@ -251,3 +252,16 @@ def test_an_index_that_is_deep_or_long_is_one_short_line(content, tmp_path):
     with pytest.raises(UserError, match=r"index\.json (cannot be read|lists)") as error:
         read_tensors(tmp_path)
     assert len(str(error.value)) < 500
+
+
+@pytest.mark.slow
+def test_no_damaged_file_of_pytorch_runs_or_ends_raw(tmp_path):
+    outcome = attacks.run(pickles.pickles(tmp_path, 300, 1))
+    assert not outcome.raw and not outcome.unnoticed and outcome.refused > 150 and outcome.longest < 600
+
+
+def test_control_characters_of_a_file_are_escaped_in_its_message(tmp_path):
+    path = torch_files.write(tmp_path / "odd.pth", Raw(b"cos\x1b[2J\nsystem\r\n)R"))
+    with pytest.raises(UserError, match="nothing of it was run") as error:
+        read_tensors(path)
+    assert str(error.value).isprintable()

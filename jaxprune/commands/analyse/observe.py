@@ -18,6 +18,7 @@ from jaxprune.errors import UserError
 from jaxprune.evaluate import Forward, feature_files, run_over
 from jaxprune.evaluate.collectors.observations import Observations, Observed, is_there, observe, write
 from jaxprune.evaluate.members import Member, by_network
+from jaxprune.files import make_directory
 from jaxprune.reduction import DENSE
 from jaxprune.text import file_name, parse_items
 from jaxprune.weights.fingerprint import fingerprint
@@ -91,7 +92,7 @@ def passes(config: Config, folder: Path, members: Sequence[Member], *, patterns_
       members: all members.
       patterns_only: only observe which patches are kept, not features and predictions.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_directory(folder)
     result = []
     for network, group in by_network(members).items():
         settings = prepared(config, group[0])

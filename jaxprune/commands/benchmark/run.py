@@ -20,6 +20,7 @@ from jaxprune.dense.parts.base import DenseNetwork
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.contestants import Contestant, contestant, contestants, on_smaller_images, random_images
 from jaxprune.evaluate.segmentation.exits import gflops_on
+from jaxprune.files import make_directory
 from jaxprune.nn.host import Host
 from jaxprune.open import Classifier
 from jaxprune.reduction import Plan, standalone
@@ -88,7 +89,7 @@ def measure(config: Config, workdir: Path, hard_at: Sequence[float] = ()) -> Mea
         judges = on_smaller_images(candidates, hard_at) if hard_at else {}
         comparison, names = _compare(config, classifier, candidates | judges), classifier.class_names
     rows = Table(BenchmarkRow(cost, comparison.result(cost.plan) if comparison else None) for cost in measured)
-    workdir.mkdir(parents=True, exist_ok=True)
+    make_directory(workdir)
     name = classifier.origin if classifier else config.model.name
     publish(f"{name}, batch {config.batch_size}", rows.flat(), workdir / "benchmark.csv")
     return Measured(name, rows, comparison, names, model)

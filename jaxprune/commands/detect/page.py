@@ -13,6 +13,7 @@ from jaxprune.commands.shared.dense_page import Tested
 from jaxprune.config import Config
 from jaxprune.data.objects.truth import Truth
 from jaxprune.evaluate.detection import DetectionOutcome
+from jaxprune.files import make_directory
 from jaxprune.measures.detection_matches import DRAWS, interval, paired_interval
 from jaxprune.measures.intervals import NO_INTERVAL, Interval
 from jaxprune.report import Section
@@ -79,7 +80,7 @@ def describe(
       truth: the objects of the held-out images.
       class_names: in the order of the classes.
     """
-    workdir.mkdir(parents=True, exist_ok=True)
+    make_directory(workdir)
     first = next(iter(tests.values())).outcome
     title = "Detection" if dense_page.trains(summary) else "Test of a detector"
     with reporting.report_section(workdir, workdir.name, title, f"detect-{workdir.name}") as section:
@@ -90,6 +91,7 @@ def describe(
         rows.write_csv(workdir / "classes.csv")
         section.table(rows, caption="Classes: objects without crowds, and AP; a class without objects has none.")
         object_pictures.add_gallery(section, first.pictures, truth, class_names, config.drawn_score)
+        reporting.wall_clock(section, dict(summary))
         reporting.broken_files(section, *sources)
 
 

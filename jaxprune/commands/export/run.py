@@ -14,6 +14,7 @@ from jaxprune.config import Config
 from jaxprune.data.pictures import open_pictures
 from jaxprune.errors import UserError
 from jaxprune.export.program import INPUTS
+from jaxprune.files import make_directory
 from jaxprune.models.class_names import imagenet1k
 from jaxprune.reduction import apply
 from jaxprune.report.table import as_text
@@ -26,7 +27,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     model, origin = _network(config), str(networks.origin(config))
     names = _class_names(origin, model)
     options = {"inputs": config.inputs, "class_names": names, "images": _images(config, model)}
-    workdir.mkdir(parents=True, exist_ok=True)
+    make_directory(workdir)
     unnamed = bool(getattr(model, "num_classes", 1)) and not names
     rows = [_write(name, workdir, model, options) for name in config.formats]
     plan = getattr(model, "plan", None)

@@ -31,6 +31,7 @@ def describe(
         reporting.curves(section, records, accuracy, "accuracy", shares=True, chance=1 / summary["classes"])
         several = {"eval/map": "held-out", "eval/ema_map": "averaged weights"}
         reporting.curves(section, records, several, "mean average precision", shares=True)
+        reporting.wall_clock(section, summary)
         reporting.broken_files(section, *sources)
 
 

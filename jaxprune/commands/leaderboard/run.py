@@ -17,6 +17,7 @@ from jaxprune.commands.shared import inputs, networks, reporting, several_networ
 from jaxprune.commands.shared.plans_page import Point, finding
 from jaxprune.config import Config
 from jaxprune.errors import UserError
+from jaxprune.files import make_directory
 from jaxprune.measures.intervals import Interval
 from jaxprune.open import Origin
 from jaxprune.reduction import DENSE
@@ -41,6 +42,7 @@ class VerifiedRow:
     measured: tuple[float, float, float] | tuple[str, str, str] = column("measured")
     holds: bool = column("holds")
     speeds: str = column("speeds")
+    caveats: str = column("not compared")
     why: str = column("why")
 
 
@@ -53,7 +55,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 def _measure(config: Config, workdir: Path) -> dict[str, Any]:
     texts, rows = [planned.plan.text for planned in several_networks.plans(config)], []
-    workdir.mkdir(parents=True, exist_ok=True)
+    make_directory(workdir)
     for label, origin in several_networks.origins(config).items():
         rows += _rows(config, label, origin, texts, workdir)
         # Written after each network, so that no measurement is lost.
@@ -71,18 +73,18 @@ def _verify(config: Config, workdir: Path) -> dict[str, Any]:
     picked = leaderboard.chosen(claimed, config.rows, config.named, seed)
     measured = _again(config, picked, workdir)
     verified = Table(_verified(row, new, claimed) for row, new in zip(picked, measured, strict=True))
-    workdir.mkdir(parents=True, exist_ok=True)
+    make_directory(workdir)
     verified.write_csv(workdir / "verified.csv")
     wrong = [row for row in verified if not row.holds]
     print(verified.only(*_IN_TERMINAL).text(ends=False))
     for row in wrong:
         print(f"{row.name}: {row.why}")
-    devices = [leaderboard.different_device(row, new) for row, new in zip(picked, measured, strict=True) if new]
-    for sentence in dict.fromkeys(filter(None, devices)):
+    pairs = [(row, new) for row, new in zip(picked, measured, strict=True) if new]
+    for sentence in dict.fromkeys(sentence for pair in pairs for sentence in leaderboard.caveats(*pair)):
         print(sentence)
     order = leaderboard.same_order(picked, [new for new in measured if new])
     print(leaderboard.order_text(order))
-    if any(devices):
+    if any(leaderboard.different_device(*pair) for pair in pairs):
         print(f"Not compared there: {', '.join(leaderboard.SPEEDS)}. All other columns were.")
     summary = {"checked": len(picked), "wrong": len(wrong), "tau of speeds": order.value}
     if config.named:
@@ -156,7 +158,7 @@ def _verified(
 ) -> VerifiedRow:
     name, faster = f"{claimed['network']} {claimed['plan']}", claimed["speed-up"]
     if measured is None:
-        return VerifiedRow(name, faster, ("", "", ""), False, "not compared", "its network is not in the config")
+        return VerifiedRow(name, faster, ("", "", ""), False, "not compared", "", "its network is not in the config")
     dense = [
         row
         for row in table
@@ -165,7 +167,8 @@ def _verified(
     why = leaderboard.differences(claimed, measured, dense[0] if dense else None)
     speeds = "not compared" if leaderboard.different_device(claimed, measured) else "compared"
     again = (measured["speed-up"], measured["speed-up low"], measured["speed-up high"])
-    return VerifiedRow(name, faster, again, not why, speeds, "; ".join(why))
+    caveats = " ".join(leaderboard.caveats(claimed, measured))
+    return VerifiedRow(name, faster, again, not why, speeds, caveats, "; ".join(why))
 
 
 def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], workdir: Path) -> list[leaderboard.Row]:

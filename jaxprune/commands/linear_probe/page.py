@@ -23,4 +23,5 @@ def describe(config: Config, workdir: Path, summary: dict[str, Any], *sources: A
         records = read_metrics(workdir)
         lines = {"train/accuracy": "training", "eval/accuracy": "held-out"}
         reporting.curves(section, records, lines, "accuracy", shares=True, chance=1 / summary["classes"])
+        reporting.wall_clock(section, summary)
         reporting.broken_files(section, *sources)

@@ -14,6 +14,7 @@ from jaxprune.evaluate import run_over
 from jaxprune.evaluate.collectors import patch_recall
 from jaxprune.evaluate.collectors.ranking import BASELINES
 from jaxprune.evaluate.forwards import patch_scores
+from jaxprune.files import make_directory
 from jaxprune.report import findings
 
 
@@ -39,7 +40,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     groups = patch_recall.class_groups(view.positive, config.unseen)
     rows = patch_recall.recall_table(ranks, view.positive, groups, tuple(config.keep_rates))
     at = patch_recall.nearest_rate(config.keep_rates, config.keep_rate)
-    workdir.mkdir(parents=True, exist_ok=True)
+    make_directory(workdir)
     rows.write_csv(workdir / "patch_recall.csv")
     with reporting.report_section(workdir, workdir.name, "Patches of objects", "patch_recall") as section:
         section.text(f"{source.name}: {len(view.images)} images. {page.definition(**area)}")

@@ -48,4 +48,5 @@ def describe(
             subset = "Held-out" if held_out else "Training"
             caption = f"{subset} images, {content}; thrown cells are marked.{note}"
             section.figure(reporting.read_picture(pictures[-1]), caption)
+        reporting.wall_clock(section, summary)
         reporting.broken_files(section, *sources)

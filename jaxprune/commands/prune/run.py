@@ -19,6 +19,7 @@ from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import pruning
 from jaxprune.evaluate.collectors.ranking import BASELINES
 from jaxprune.evaluate.forwards import pixels
+from jaxprune.files import make_directory
 from jaxprune.measures import insertion_deletion
 from jaxprune.open import Classifier, ScorerSet
 from jaxprune.report import findings, spread
@@ -44,7 +45,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     kept, timing = pruning.num_kept(model, config.keep_rate), {"batch_size": config.batch_size, "rounds": config.rounds}
     timed = speeds(model, opened.scorers, opened.size, num_keep=kept, **timing)
     summary = page.by_scorer(rows, pruned, timed, model, config.keep_rate)
-    workdir.mkdir(parents=True, exist_ok=True)
+    make_directory(workdir)
     rows.write_csv(workdir / "prune.csv")
     summary.write_csv(workdir / "scorers.csv")
     about = about_scorers(config.scorers, proposal=config.proposal, weights=config.weights, host=origin)

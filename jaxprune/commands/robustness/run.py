@@ -13,6 +13,7 @@ from jaxprune.config import Config
 from jaxprune.data.corruptions import Corruption
 from jaxprune.evaluate.collectors import robustness
 from jaxprune.evaluate.contestants import contestants
+from jaxprune.files import make_directory
 from jaxprune.open import Classifier
 from jaxprune.reduction import DENSE
 
@@ -37,7 +38,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     measured = robustness.measure(candidates, batches, inputs.mesh(config), **options)
     imagenet = len(names) == IMAGENET and len(config.severities) == 5
     rows = robustness.table(measured, imagenet=imagenet)
-    workdir.mkdir(parents=True, exist_ok=True)
+    make_directory(workdir)
     rows.write_csv(workdir / "robustness.csv")
     robustness.by_corruption(measured).write_csv(workdir / "corruptions.csv")
     with reporting.report_section(workdir, origin, "Under corruption", f"robustness-{Path(origin).name}") as section:

@@ -12,6 +12,7 @@ from PIL import Image
 
 from jaxprune.data.pictures import Pictures
 from jaxprune.evaluate.score_files import read_part
+from jaxprune.files import make_directory
 from jaxprune.open import ScorerSet
 from jaxprune.report import Section
 from jaxprune.report.keep_slider import Scored, keep_slider
@@ -84,7 +85,7 @@ def draw(
       keep_rates: of all patches.
       limit: maximum number of drawings.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_directory(folder)
     drawn: list[Scored] = []
     numbers = itertools.count()
     for path in paths:

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from jaxprune.config import Config
 from jaxprune.data.maps.label_maps import LabelMaps
 from jaxprune.evaluate.collectors.segmentation import Outcome
 from jaxprune.evaluate.segmentation.exits import stayed
+from jaxprune.files import make_directory, write_atomically
 from jaxprune.measures.intervals import NO_INTERVAL, Interval
 from jaxprune.measures.segmentation import intervals, paired_intervals, scores
 from jaxprune.report import Section, plots
@@ -74,7 +76,7 @@ def describe(
       rules: how maps are read; they may have the colours of the classes.
       class_names: in the order of the classes.
     """
-    workdir.mkdir(parents=True, exist_ok=True)
+    make_directory(workdir)
     first = next(iter(tests.values())).outcome
     colours = colours_of(rules, class_names)
     title = "Segmentation" if dense_page.trains(summary) else "Test of a segmentation network"
@@ -87,6 +89,7 @@ def describe(
         section.table(rows, caption=f"Classes: IoU with its {BOOTSTRAP}; share of the labelled pixels.")
         _confusion(section, workdir, first, class_names)
         add_pictures(section, first, class_names, colours)
+        reporting.wall_clock(section, dict(summary))
         reporting.broken_files(section, *sources)
 
 
@@ -154,10 +157,11 @@ def _classes(outcome: Outcome, class_names: Sequence[str]) -> Table[ClassRow]:
 
 
 def _confusion(section: Section, workdir: Path, outcome: Outcome, class_names: Sequence[str]) -> None:
-    with (workdir / "confusion.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["label", *class_names])
-        writer.writerows([name, *row] for name, row in zip(class_names, outcome.confusion.tolist(), strict=True))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["label", *class_names])
+    writer.writerows([name, *row] for name, row in zip(class_names, outcome.confusion.tolist(), strict=True))
+    write_atomically(workdir / "confusion.csv", text.getvalue())
     present = np.flatnonzero(outcome.confusion.sum(0) + outcome.confusion.sum(1))
     if len(present) > MOST_CLASSES:
         section.text(f"Confusions of the {len(present)} classes: `confusion.csv`, pixels by label and prediction.")

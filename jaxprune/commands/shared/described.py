@@ -19,7 +19,7 @@ from jaxprune.commands.shared.training import Length
 from jaxprune.config import Config
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
-from jaxprune.files import write_atomically
+from jaxprune.files import make_directory, write_atomically
 from jaxprune.nn.patch_embed import pair
 from jaxprune.report.table import Table, as_text, column
 from jaxprune.train.lowered import Step, lower
@@ -163,7 +163,7 @@ def _without_data(config: Config) -> tuple[Config, tuple[Length, int]]:
 
 
 def _write(row: CompiledStep, workdir: Path) -> None:
-    workdir.mkdir(parents=True, exist_ok=True)
+    make_directory(workdir)
     Table([row]).write_csv(workdir / "compiled.csv", jax=jax.__version__)
     record = {**dataclasses.asdict(row), "jax": jax.__version__}
     write_atomically(workdir / "compiled.json", json.dumps(record, indent=2) + "\n")

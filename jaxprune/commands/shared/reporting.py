@@ -12,6 +12,7 @@ from PIL import Image
 from jaxprune.measures.intervals import wilson_interval
 from jaxprune.report import Report, Section, plots, spread
 from jaxprune.text import shell_line
+from jaxprune.train.wall_clock import goodput
 
 
 @contextlib.contextmanager
@@ -94,6 +95,25 @@ def note_if_short(section: Section, summary: dict[str, Any]) -> None:
             f"Stopped at step {summary['steps']} of {summary['planned_steps']}: max_minutes was reached.",
             kind="warning",
         )
+
+
+def wall_clock(section: Section, summary: dict[str, Any]) -> None:
+    """Adds a table of where the wall-clock of a run went, over all its sessions; nothing for runs of before."""
+    if not (spent := summary.get("wall_clock")):
+        return
+    section.table(
+        [
+            {
+                "steps ÷ all": goodput(spent),
+                "wall-clock, s": sum(spent.values()),
+                **{f"{k}, s": s for k, s in spent.items()},
+            }
+        ],
+        caption=f"Steps took {goodput(spent):.0%} of the wall-clock of all sessions. data: the host waited for a "
+        "batch, perhaps while the devices computed; lost: training after the last save before an interruption, which "
+        "was done again.",
+        formats=".3g",
+    )
 
 
 def with_interval(summary: dict[str, Any]) -> dict[str, Any]:

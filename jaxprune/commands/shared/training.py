@@ -212,6 +212,7 @@ class Training:
             "steps": result.step,
             "planned_steps": self.steps.total,
             "seconds": result.seconds,
+            "wall_clock": {kind: round(seconds, 2) for kind, seconds in result.spent.items()},
             "examples": len(self.train),
             "held_out": 0 if inputs.nothing_held_out(self.config) else len(self.held_out),
             "data": loader.describe(self.train),
@@ -219,7 +220,9 @@ class Training:
         }
 
     def conclude(self, summary: dict[str, Any], describe: Callable[..., None]) -> dict[str, Any]:
-        """Marks the run as complete and writes its report, once all its processes are done.
+        """Writes the report of the run and marks it as complete, once all its processes are done.
+
+        In this order: a run that ends in between writes its report when it is started again.
 
         Args:
           summary: returned, and stored in the run directory.
@@ -227,8 +230,8 @@ class Training:
         """
         processes.wait("done")
         if processes.leads():
-            workdirs.mark_complete(self.workdir, summary)
             describe(self.config, self.workdir, summary, self.train, self.held_out)
+            workdirs.mark_complete(self.workdir, summary)
         processes.wait("described")
         return summary
 

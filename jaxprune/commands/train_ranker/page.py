@@ -51,6 +51,7 @@ def describe(
         reporting.curves(section, records, {"train/tau": "training", "eval/tau": "held-out"}, "Kendall's tau")
         reporting.curves(section, records, {"train/loss": "training", "eval/loss": "held-out"}, f"{config.loss} loss")
         _pictures(section, config, workdir, sources[-1] if sources else inputs.source(config, "eval"))
+        reporting.wall_clock(section, summary)
         reporting.broken_files(section, *sources)
 
 

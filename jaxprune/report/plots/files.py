@@ -8,7 +8,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from jaxprune.errors import unknown
-from jaxprune.files import as_path, write_atomically
+from jaxprune.files import as_path, make_directory, write_atomically
 
 FORMATS = ("pdf", "svg")  # beside every report
 _ALL = (*FORMATS, "png")
@@ -37,7 +37,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     ending = path.suffix.lower().lstrip(".")
     if ending and ending not in _ALL:
         raise unknown("format of a plot", ending, _ALL)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     files = (path,) if ending else tuple(path.with_name(f"{path.name}.{ending}") for ending in FORMATS)
     for file in files:
         write_atomically(file, _drawn(figure, file.suffix.lower().lstrip(".")))

@@ -202,4 +202,5 @@ def _tell(value: dict) -> str:
 
 
 def _clipped(text: str, length: int = 60) -> str:
+    text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text[: length + 1])
     return text if len(text) <= length else text[:length] + "…"

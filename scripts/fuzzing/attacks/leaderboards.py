@@ -120,6 +120,11 @@ def _better() -> dict[str, Any]:
     return {"accuracy": 0.931, "low": low, "high": high}
 
 
+def _elsewhere(**cells: Any) -> Cells:
+    """All rows of another device or version, where less is compared; one of them is better."""
+    return table_text(sealed({**ROW, **_better(), **cells}), sealed({**DENSE, **cells}))
+
+
 def _exchanged() -> Cells:
     """Two plans exchange their names, and all else of their rows agrees."""
     other = sealed(completed({**MEASURED, **_better(), "plan": "topk@1:keep_rate=0.7"}))
@@ -170,6 +175,12 @@ FORGERIES: dict[str, Callable[[], Cells | bytes]] = {
     "a device with zeros in front": lambda: _on("cpu (x86_64), 02 cores"),
     "a device of full-width letters": lambda: _on("\uff43pu (x86_64), 2 cores"),
     "another device": lambda: _on("NVIDIA H100"),
+    "a better accuracy on another device": lambda: _elsewhere(device="NVIDIA H100"),
+    "a better accuracy in another patch of jax": lambda: _elsewhere(jax="0.8.7"),
+    "a patch that is no version": lambda: _elsewhere(jax="0.8.x"),
+    "a share of other images on another device": lambda: table_text(
+        sealed({**ROW, "accuracy": 0.7315, "device": "NVIDIA H100"}), sealed({**DENSE, "device": "NVIDIA H100"})
+    ),
     "a percentage": lambda: _in_cell("accuracy", "93.1%"),
     "a quotient": lambda: _in_cell("accuracy", "931/1000"),
     "no number at all": lambda: _with(ROW, accuracy=float("nan")),

@@ -1,0 +1,93 @@
+"""Boxes in YOLO's and VOC's formats, damaged: boxes of numbers in the order of their ends, or one short line."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from attacks import Case
+from attacks.mutations import damaged
+from jaxprune.data.annotations import open_annotations
+from jaxprune.data.objects.voc import VocObjects
+from jaxprune.data.objects.yolo import YoloObjects
+
+_SHAPE = (12, 16)
+_WORDS = ("nan", "inf", "-1", "1e308", "1e30", "0", "2", "9" * 400, "x", "", "0x1", "\u0661", "1_0", "\x1b[2J", "1,5")
+_YOLO = "0 0.5 0.5 0.5 0.5\n1 0.25 0.25 0.5 0.5\n0 0.1 0.1 0.9 0.1 0.9 0.9\n"
+_OBJECT = "<object><name>{}</name><bndbox><xmin>{}</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox></object>"
+_VOC = f"<annotation><filename>a.png</filename>{_OBJECT.format('cat', 3)}{_OBJECT.format('dog', 1)}</annotation>"
+_BOMB = '<!DOCTYPE a [<!ENTITY a "{}">{}]><annotation>&j;</annotation>'.format(
+    "x" * 100, "".join(f'<!ENTITY {b} "{f"&{a};" * 100}">' for a, b in zip("abcdefghi", "bcdefghij", strict=True))
+)
+_ELEMENTS = (
+    *("<bndbox/>", "<object/>", "<name/>", "<xmin>nan</xmin>", "<xmin/>", "<!-- -->", "<?x?>", "]]>", "&amp;", "&x;"),
+    *(
+        "<object>" * 3000,
+        "<name>" + "x" * 5000 + "</name>",
+        "<name>\u202e</name>",
+        '<!DOCTYPE a SYSTEM "file:///dev/zero">',
+    ),
+)
+
+
+def _pictures(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (*_SHAPE, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(folder / "a.png")
+
+
+def yolo(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
+    """Yields text files with other numbers, lines and bytes."""
+    _pictures(folder / "images")
+    (folder / "labels").mkdir()
+    (folder / "classes.txt").write_text("cat\ndog\n")
+    rng, file = random.Random(seed), folder / "labels" / "a.txt"
+    for number in range(count):
+        if rng.random() < 0.6:
+            lines = [line.split(" ") for line in _YOLO.splitlines()]
+            words = rng.choice(lines)
+            words[rng.randrange(len(words))] = what = rng.choice((*_WORDS, " ".join(["0.5"] * 4000)))
+            data = "\n".join(map(" ".join, lines)).encode(errors="replace")
+        else:
+            data, what = damaged(_YOLO.encode(), rng), "bytes"
+        file.write_bytes(data)
+        read = (lambda: _boxes(YoloObjects(folder)), lambda: _regions("yolo", folder))[number % 2]
+        yield Case(what, read)
+
+
+def voc(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
+    """Yields XML files with other numbers, elements, entities and bytes."""
+    _pictures(folder / "JPEGImages")
+    (folder / "Annotations").mkdir()
+    rng, file = random.Random(seed), folder / "Annotations" / "a.xml"
+    for number in range(count):
+        change = rng.random()
+        if change < 0.3:
+            what = rng.choice(_WORDS)
+            data = _VOC.replace(rng.choice((">3<", ">2<", ">9<", ">8<", ">cat<")), f">{what}<", 1).encode()
+        elif change < 0.6:
+            place = rng.choice([index for index, letter in enumerate(_VOC) if letter == "<"])
+            what = rng.choice(_ELEMENTS)
+            data = (_VOC[:place] + what + _VOC[place:]).encode()
+        elif change < 0.62:
+            data, what = _BOMB.encode(), "entities of entities"
+        else:
+            data, what = damaged(_VOC.encode(), rng), "bytes"
+        file.write_bytes(data)
+        read = (lambda: _boxes(VocObjects(folder)), lambda: _regions("voc", folder))[number % 2]
+        yield Case(what[:60], read)
+
+
+def _boxes(source: Any) -> bool:
+    boxes = np.asarray([annotated.box for index in range(len(source)) for annotated in source.objects(index)])
+    boxes = boxes.reshape(-1, 4)
+    return bool(np.isfinite(boxes).all() and (boxes[:, :2] <= boxes[:, 2:]).all())
+
+
+def _regions(kind: str, folder: Path) -> bool:
+    annotated = open_annotations(kind, path=str(folder))
+    regions = [region for index in range(len(annotated)) for region in annotated[index].regions.items()]
+    return all(isinstance(name, str) and pixels.shape == _SHAPE and pixels.dtype == bool for name, pixels in regions)
