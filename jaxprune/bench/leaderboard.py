@@ -37,7 +37,11 @@ ON_HARD, HARD, HARD_AT = "accuracy where smaller images fail", "hard images", 0.
 NOT_HARD = {ON_HARD: math.nan, f"{ON_HARD} low": math.nan, f"{ON_HARD} high": math.nan, HARD: 0}  # where it cannot
 # Shares of images with their intervals. Another device or version rounds otherwise, which moves an image whose two best
 # classes, or whose last kept and first dropped row, are nearly equal.
-SHARES = {"accuracy": ("low", "high"), "agreement": ("agreement low", "agreement high")}
+SHARES = {
+    "accuracy": ("low", "high"),
+    "agreement": ("agreement low", "agreement high"),
+    ON_HARD: (f"{ON_HARD} low", f"{ON_HARD} high"),
+}
 VERSIONS = ("code", "jax")
 # Columns that a second measurement reproduces exactly on the same kind of machine with the same versions.
 EXACT = ("plan hash", *SETTINGS, "accuracy", "low", "high", "agreement", "agreement low", "agreement high")
@@ -186,6 +190,8 @@ def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: 
     ]
     for share in [name for name in SHARES if name in loose]:
         sentences += _share_differences(share, claimed, measured)
+    if HARD in loose and not abs(claimed[HARD] - measured[HARD]) <= flips(measured["images"]):
+        sentences.append(f"{HARD} is {measured[HARD]}, but {claimed[HARD]} in the row")
     if not claimed[LOW] <= claimed[SPEED] <= claimed[HIGH]:
         sentences.append(f"the speed-up {claimed[SPEED]:.3g} is outside the row's own range")
     if dense is not None and claimed["device"] != dense["device"]:
@@ -240,8 +246,8 @@ def _loose(claimed: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[str
     if not versions and not different_device(claimed, measured):
         return ()
     # The dense network agrees with itself anywhere.
-    shares = ("accuracy",) if claimed["plan"] == DENSE else tuple(SHARES)
-    return (*versions, *shares, *(end for name in shares for end in SHARES[name]))
+    shares = tuple(name for name in SHARES if claimed["plan"] != DENSE or name != "agreement")
+    return (*versions, *shares, *(end for name in shares for end in SHARES[name]), HARD)
 
 
 def _is_another_patch(version: str, second: str) -> bool:
@@ -253,12 +259,15 @@ def _is_another_patch(version: str, second: str) -> bool:
 
 def _share_differences(share: str, claimed: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
     """What a share of the images differs in, although rounding may have moved some of them."""
-    images, value, ends = measured["images"], claimed[share], SHARES[share]
-    count = value * images
-    if not abs(count - measured[share] * images) <= flips(images) + _TOLERANCE * images:
+    number = HARD if share == ON_HARD else "images"
+    images, value, ends = int(claimed[number]), claimed[share], SHARES[share]
+    if not images and all(_same(math.nan, claimed[name]) for name in (share, *ends)) and not measured[number]:
+        return []
+    count, flipped = value * images, flips(int(measured["images"]))
+    if not abs(count - measured[share] * measured[number]) <= flipped + _TOLERANCE * images:
         return [
-            f"{share} is {measured[share]}, but {value} in the row, more than the {flips(images)} of {images:,} images "
-            "apart that rounding can flip"
+            f"{share} is {measured[share]}, but {value} in the row, more than the {flipped} images apart that rounding "
+            "can flip"
         ]
     if abs(count - round(count)) > _TOLERANCE * images:
         return [f"{share} is {value} in the row, which is no share of {images:,} images"]
