@@ -5,7 +5,7 @@ from jaxprune.losses.exits import distilled_exit_loss, exit_losses
 from jaxprune.losses.gates import budget_loss, refinement_loss
 from jaxprune.losses.keep_rate import ratio_loss
 from jaxprune.losses.multi_label import asymmetric_loss
-from jaxprune.losses.pixels import pixel_accuracy, pixel_cross_entropy
+from jaxprune.losses.pixel_classes import pixel_accuracy, pixel_cross_entropy
 from jaxprune.losses.ranking import focused_rank_loss, list_mle_loss, list_net_loss, point_wise_loss, rank_net_loss
 from jaxprune.losses.reconstruction import masked_mse
 

@@ -35,7 +35,7 @@ from jaxprune.tune.halves import Halves, halved, require_enough
 from jaxprune.tune.pareto_testing import Tested
 from jaxprune.tune.requirement import Bound
 from jaxprune.tune.search import SHARES, Searched, search, thinned
-from jaxprune.tune.smaller import next_smaller
+from jaxprune.tune.smaller_network import next_smaller
 from jaxprune.tune.store import Store
 from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
 from jaxprune.tune.whole_networks import Timed, timed_in_turns, timed_within, timing

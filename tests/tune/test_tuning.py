@@ -19,7 +19,7 @@ from jaxprune.reduction import Plan
 from jaxprune.tune import Bound, Settings, blockwise, cost_table, tune, tuning, whole_networks
 from jaxprune.tune.candidates import Candidate, candidates, published
 from jaxprune.tune.cost_table import Cost, CostTable
-from jaxprune.tune.smaller import next_smaller
+from jaxprune.tune.smaller_network import next_smaller
 from jaxprune.tune.store import Store
 
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 3, "num_heads": 2}

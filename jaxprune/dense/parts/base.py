@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.losses.pixels import IGNORED, pixel_accuracy, pixel_cross_entropy
+from jaxprune.losses.pixel_classes import IGNORED, pixel_accuracy, pixel_cross_entropy
 from jaxprune.nn import Host
 from jaxprune.nn.around_host import AroundHost
 from jaxprune.nn.images import require_float
@@ -138,7 +138,7 @@ class Segmenter(DenseNetwork):
         """The weighted sum of the heads' cross-entropies at the size of the labels.
 
         Args:
-          ignored, valid_only: see `losses.pixels.pixel_cross_entropy`.
+          ignored, valid_only: see `losses.pixel_classes.pixel_cross_entropy`.
         """
         keys = _keys(key)
         logits = self.decode(self.features(images, train=train, key=keys[0]), train=train, key=keys[1])
