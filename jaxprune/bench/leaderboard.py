@@ -266,8 +266,8 @@ def _share_differences(share: str, claimed: Mapping[str, Any], measured: Mapping
     count, flipped = value * images, flips(int(measured["images"]))
     if not abs(count - measured[share] * measured[number]) <= flipped + _TOLERANCE * images:
         return [
-            f"{share} is {measured[share]}, but {value} in the row, more than the {flipped} images apart that rounding "
-            "can flip"
+            f"{share} is {measured[share]}, but {value} in the row, more than the {flipped} of {measured['images']:,} "
+            "images apart that rounding can flip"
         ]
     if abs(count - round(count)) > _TOLERANCE * images:
         return [f"{share} is {value} in the row, which is no share of {images:,} images"]

@@ -44,7 +44,7 @@ def axis_weights(
     count = jnp.full_like(step, sampling_ratio) if sampling_ratio else jnp.ceil(step)
     counts = jnp.maximum(count, 1.0)[:, None, None]
     first = (start[:, None] + jnp.arange(bins, dtype=jnp.float32)[None] * step[:, None])[:, :, None]
-    sample = lambda s: first + (s + 0.5) * step[:, None, None] / counts
+    sample = lambda s: first + _quotient((s + 0.5) * step[:, None, None], counts)
 
     def before(places: Array, included: bool) -> Array:
         """The number of samples before places, or at them."""
@@ -81,6 +81,12 @@ def axis_weights(
     behind = inner[..., size - 1 : size]
     weights = jnp.where(last, rising + (total - behind), weights) + ends
     return weights / counts
+
+
+def _quotient(dividend: Array, divisor: Array) -> Array:
+    """A quotient with its last bit right: XLA may multiply by a reciprocal, which moves a sample off its border."""
+    quotient = dividend / divisor
+    return quotient + (dividend - quotient * divisor) / divisor
 
 
 def roi_align(

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import golden, in_names, nhwc, quick_compile
 
@@ -72,6 +72,7 @@ def slowly(start, end, size, bins, ratio, aligned):
 
 
 @given(st.floats(-40, 40, width=16), st.floats(0, 60, width=16), st.sampled_from([0, 2]), st.booleans())
+@example(0.0, 60.0, 0, True)  # a sample lies on the border of the map
 @settings(max_examples=60, deadline=None)
 def test_weights_equal_the_published_loop(start, length, ratio, aligned):
     weights = axis_weights(

@@ -48,7 +48,7 @@ def timed(plan):
 
 def written(tmp_path, monkeypatch, measured, **settings):
     monkeypatch.setattr(benchmark, "measure", lambda config, workdir: measured)
-    config = SimpleNamespace(plans=tuple(GFLOPS)[1:], batch_size=8, rounds=3, scorer="", **settings)
+    config = SimpleNamespace(plans=tuple(GFLOPS)[1:], batch_size=8, rounds=3, scorer="", run="", **settings)
     summary = benchmark.run(config, tmp_path)
     return read_page(tmp_path / "report.html"), summary
 

@@ -76,7 +76,7 @@ def test_an_interrupted_task_ends_in_one_line_with_status_130(stop, monkeypatch,
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_ctrl_c_behind_another_signal_ends_training_in_one_line(first, monkeypatch, capsys, tmp_path):
+def test_ctrl_c_behind_another_signal_ends_training_in_one_line(first, in_a_terminal, monkeypatch, capsys, tmp_path):
     def run(config, workdir):
         with interrupt.StopSignal() as stop:
             os.kill(os.getpid(), first)

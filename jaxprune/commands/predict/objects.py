@@ -21,8 +21,8 @@ LEAST = 0.5  # score of the detections that are drawn
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Finds the objects of `config.image`, resized to fit the network of `config.run`."""
     model, names, origin = networks.with_head(config)
-    model = networks.under_plan(config, model)
     image = picture.read(config)
+    model = networks.under_plan(config, model)
     record = model.preprocessing
     prepared = TestObjects(max(record.sides)).prepare({"image": image}, _no_draws, False)
     batch = {"index": np.zeros(1, np.int32), **{name: np.asarray(value)[None] for name, value in prepared.items()}}
