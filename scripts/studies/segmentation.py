@@ -121,14 +121,15 @@ def run():
             "Every network on smaller images has a head of its own, trained at that size."
         )
         part.table(rows, formats=".3g")
-        names = {"plans": list(args.plans), "image sizes": [name for name in found if name not in args.plans]}
         of = {row["network"]: row for row in rows}
+        kinds = {"plans": args.plans, "image sizes": [name for name in found if name not in args.plans]}
+        names = {kind: sorted(some, key=lambda name: of[name][speed]) for kind, some in kinds.items() if some}
         series = {
             kind: ([of[name][speed] for name in some], [of[name]["mIoU"] for name in some])
             for kind, some in names.items()
-            if some
         }
-        plot = plots.scatter_plot(series, speed, "mIoU", labels=names, shares=True)
+        ends = {kind: [(of[name]["low"], of[name]["high"]) for name in some] for kind, some in names.items()}
+        plot = plots.scatter_plot(series, speed, "mIoU", labels=names, shares=True, intervals=ends)
         part.figure(plot, f"mIoU against {speed}.{plots.cut_note(plot)}")
 
 
