@@ -36,7 +36,9 @@ def agree(cascade, folder, monkeypatch):
     found = export.cascade(cascade, folder, format=folder.name, batch_size=4, class_names=NAMES, platforms=("cpu",))
     assert [(v.images, v.ties) for v in found] == [(8, 0)] * 2 and max(v.difference for v in found) <= verify.TOLERANCE
     monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.delitem(sys.modules, "pictures", raising=False)  # of the tests; the examples have a module of that name
     serve = importlib.import_module("serve_cascade")
+    sys.modules.pop("pictures", None)
     for position, dial in enumerate(cascade.dial):
         served, (logits, exits) = engine.under(dial)(images), serve.Loader(folder, position)(images)
         np.testing.assert_array_equal(exits, served.exits)

@@ -79,6 +79,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return _summary(tables, observed)
 
 
+SMALLEST = 16  # pixels a side: the built-in scenes have no smaller images
+
+
 def _on_smaller_images(members: Sequence[Member]) -> list[Member]:
     """The dense networks on smaller images, at about the FLOPs of their plans."""
     rivals = []
@@ -86,7 +89,8 @@ def _on_smaller_images(members: Sequence[Member]) -> list[Member]:
         dense = next(member for member in group if member.plan == DENSE)
         costs = [flops.of_model(member.model).total / flops.of_model(dense.model).total for member in group]
         for name, model in smaller_images(dense.model, spaced(costs)).items():
-            rivals.append(dense._replace(network=network, plan=name, model=model))
+            if min(model.preprocessing.sides) >= SMALLEST:
+                rivals.append(dense._replace(network=network, plan=name, model=model))
     return rivals
 
 

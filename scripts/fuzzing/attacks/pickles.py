@@ -101,7 +101,7 @@ def _other_archive(content: bytes, rng: random.Random) -> tuple[bytes, Any]:
     kind = zipfile.ZIP_DEFLATED if change == "bomb" else rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
     with zipfile.ZipFile(buffer, "w", kind) as archive:
         for name, data in members:
-            archive.writestr(name, data)
+            archive.writestr(name or "x", data)  # the library writes no empty name
     return buffer.getvalue(), what
 
 
