@@ -125,6 +125,33 @@ def test_cascades_of_sizes_and_plans_are_timed_beside_their_stages(tmp_path):
     assert len(curve) == (6 + 4) * 16 and (tmp_path / "cascades" / "cascades.svg").is_file()
 
 
+def test_segmentation_under_plans_stands_beside_heads_on_smaller_images(tmp_path):
+    runs = []
+    for size in (32, 24):
+        config = main.load_config(str(ROOT / "configs/dense/scenes.py:smoke,head=linear"))
+        config.data.img_size, config.frozen = size, True
+        runs.append(tmp_path / str(size))
+        commands.find("segment")(config, runs[-1])
+    run(
+        "studies/segmentation",
+        tmp_path,
+        "--runs",
+        *runs,
+        "--plans",
+        "tome:r=2",
+        "random:r=2",
+        "--rounds=1",
+        "--out=study",
+    )
+    dense, merged, dropped, smaller = rows(tmp_path / "study" / "segmentation.csv")
+    assert (dense["network"], smaller["network"]) == ("dense, 32×32 px", "dense, 24×24 px")
+    assert (merged["network"], dropped["network"]) == ("tome:r=2", "random:r=2")
+    assert float(dense["difference"]) == 0 and float(dense["agreement"]) == float(dense["speed-up"]) == 1
+    assert float(smaller["GFLOPs"]) < float(merged["GFLOPs"]) < float(dense["GFLOPs"])
+    assert float(merged["difference"]) == pytest.approx(float(merged["mIoU"]) - float(dense["mIoU"]))
+    assert all(row["n"] == dense["n"] and float(row["low"]) <= float(row["high"]) for row in (merged, smaller))
+
+
 def test_a_network_in_another_process_has_its_turns(tmp_path):
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho another $2\nwhile read line; do echo done; done\n")

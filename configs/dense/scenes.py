@@ -39,21 +39,14 @@ HEADS = {
         "mask_weight": 20.0,
         "dice_weight": 1.0,
     },
-    "dtop": {
-        "name": "dtop",
-        "indices": (1, 2, 3),
-        "exits": "confidence",
-        "thresholds": 0.95,
-        "keep_per_class": 5,
-        "keep_rates": 1.0,
-        "features": 48,
-        "head_heads": 4,
-        "layers": 2,
-        "absent_weight": 0.1,
-        "class_weight": 1.0,
-        "mask_weight": 20.0,
-        "dice_weight": 1.0,
-    },
+}
+HEADS["dtop"] = {
+    **HEADS["segvit"],
+    "name": "dtop",
+    "exits": "confidence",
+    "thresholds": 0.95,
+    "keep_per_class": 5,
+    "keep_rates": 1.0,
 }
 
 

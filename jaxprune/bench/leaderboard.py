@@ -19,6 +19,7 @@ import numpy as np
 import jaxprune
 from jaxprune.bench.costs import verdict
 from jaxprune.errors import UserError, quoted, shortened
+from jaxprune.evaluate.collectors.hard_images import HARD, RESCUED
 from jaxprune.files import read_text
 from jaxprune.measures.intervals import Interval, wilson_interval
 from jaxprune.measures.rank_correlation import RankCorrelation, kendall
@@ -33,14 +34,14 @@ SPEEDS = (THROUGHPUT, SPEED, LOW, HIGH)  # the columns that only the same device
 WHOLE = ("images", "batch size", "rounds", "seed")
 SETTINGS = (*WHOLE, "image size")
 # Accuracy on the images that the dense network gets wrong where they have this share of the patches, and their number.
-ON_HARD, HARD, HARD_AT = "accuracy where smaller images fail", "hard images", 0.5
-NOT_HARD = {ON_HARD: math.nan, f"{ON_HARD} low": math.nan, f"{ON_HARD} high": math.nan, HARD: 0}  # where it cannot
+HARD_AT = 0.5
+NOT_HARD = {RESCUED: math.nan, f"{RESCUED} low": math.nan, f"{RESCUED} high": math.nan, HARD: 0}  # where it cannot
 # Shares of images with their intervals. Another device or version rounds otherwise, which moves an image whose two best
 # classes, or whose last kept and first dropped row, are nearly equal.
 SHARES = {
     "accuracy": ("low", "high"),
     "agreement": ("agreement low", "agreement high"),
-    ON_HARD: (f"{ON_HARD} low", f"{ON_HARD} high"),
+    RESCUED: (f"{RESCUED} low", f"{RESCUED} high"),
 }
 VERSIONS = ("code", "jax")
 # Columns that a second measurement reproduces exactly on the same kind of machine with the same versions.
@@ -169,8 +170,8 @@ def differences(claimed: Mapping[str, Any], measured: Mapping[str, Any], dense: 
     are not compared; `caveats` says so. Speeds are compared only on the same device: the speed-up must be within the
     measured range widened by `SPEED_SLACK`, and so must the ratio of images/s to that of the dense network. The ends of
     its range, single rounds, must be within the measured range widened by `LOAD_SLACK`, and images/s within that share
-    of those measured. The
-    row's own range is not used as a tolerance. The dense row must be from the device of the row, wherever that is.
+    of those measured. The row's own range is not used as a tolerance. The dense row must be from the device of the row,
+    wherever that is.
 
     Args:
       claimed: the row.
@@ -259,7 +260,7 @@ def _is_another_patch(version: str, second: str) -> bool:
 
 def _share_differences(share: str, claimed: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
     """What a share of the images differs in, although rounding may have moved some of them."""
-    number = HARD if share == ON_HARD else "images"
+    number = HARD if share == RESCUED else "images"
     images, value, ends = int(claimed[number]), claimed[share], SHARES[share]
     if not images and all(_same(math.nan, claimed[name]) for name in (share, *ends)) and not measured[number]:
         return []

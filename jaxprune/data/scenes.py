@@ -118,6 +118,9 @@ FORMS: dict[str, Form] = {
 CLASS_NAMES = tuple(FORMS)
 
 
+SMALLEST = 16  # pixels of a side
+
+
 class Scenes:
     """Ten classes of composed scenes, drawn on demand.
 
@@ -141,10 +144,10 @@ class Scenes:
         split: str = "train",
     ):
         height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-        if num_examples < 1 or min(height, width) < 16:
+        if num_examples < 1 or min(height, width) < SMALLEST:
             raise UserError(
-                f"Scenes need at least one example and sides of at least 16 pixels; num_examples={num_examples} and "
-                f"image_size={image_size} were given."
+                f"Scenes need at least one example and sides of at least {SMALLEST} pixels; "
+                f"num_examples={num_examples} and image_size={image_size} were given."
             )
         self.name = f"scenes/{split}"
         self.broken: dict[str, str] = {}

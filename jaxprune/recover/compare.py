@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxprune.bench.timing import OverRounds
 from jaxprune.evaluate import Batch, Forward, run_over
+from jaxprune.evaluate.collectors.hard_images import RESCUED
 from jaxprune.evaluate.contestants import contestant
 from jaxprune.evaluate.forwards import pixels
 from jaxprune.measures.intervals import Interval, paired_difference, share
@@ -95,7 +96,7 @@ class Row:
     agreement: Interval | str = column("agreement", format=".1%", best="max")
     accuracy: Interval | str = column("accuracy", format=".1%", best="max")
     lost: Interval | str = column("accuracy − dense", format="+.1%")
-    rescued: Interval | str = column("accuracy where smaller images fail", format=".1%")
+    rescued: Interval | str = column(RESCUED, format=".1%")
     images: int = column("n")
 
 

@@ -50,7 +50,7 @@ ATTACKS: dict[str, tuple[attacks.Attack, int]] = {
     "archives of arrays": (weights.archives, 2000),
     "indices of shards": (weights.indices, 1000),
     "annotations of COCO": (annotations.coco, 2000),
-    **{f"objects of {layout}": (attack, 1000) for layout, attack in objects.SOURCES.items()},
+    "objects of COCO": (objects.coco, 2000),
     "boxes of YOLO": (boxes.yolo, 2000),
     "boxes of VOC": (boxes.voc, 2000),
     "files of PyTorch": (pickles.pickles, 4000),

@@ -33,10 +33,11 @@ from jaxprune.data.crop_resize import read_image
 from jaxprune.data.folder import ImageFolder
 from jaxprune.errors import UserError, command
 from jaxprune.evaluate import Forward, run_over
+from jaxprune.evaluate.collectors.hard_images import RESCUED, HardScore, hard_images
 from jaxprune.evaluate.contestants import Runner, contestant
 from jaxprune.evaluate.forwards import pixels
 from jaxprune.flops import of_model
-from jaxprune.measures.intervals import Interval, share
+from jaxprune.measures.intervals import Interval
 from jaxprune.measures.knn import knn_classes
 from jaxprune.measures.linear_head import LinearHead, fit_linear_head
 from jaxprune.reduction import DENSE
@@ -230,20 +231,16 @@ def row(
     }
 
 
-def on_hard(rows: list[dict[str, Any]], misses: list[np.ndarray]) -> None:
+def on_hard(rows: list[dict[str, Any]], smaller: list[np.ndarray]) -> None:
     """Replaces which images are right by the accuracy on those that the network gets wrong on all smaller images.
 
     Args:
-      misses: of each network on smaller images, which images it gets wrong.
+      smaller: of each network on smaller images, which images it gets right.
     """
-    hard = np.all(misses, axis=0) if misses else np.zeros(0, bool)
-    count = int(hard.sum())
     for entry in rows:
         right = entry.pop(RIGHT)
-        if count:
-            found = share(int((right & hard).sum()), count)
-            name = "linear, where smaller images fail"
-            entry |= {name: found.value, f"{name} low": found.low, f"{name} high": found.high, "hard images": count}
+        if smaller:
+            entry |= HardScore.of(right, hard_images(smaller)).cells()
 
 
 def timed(models: dict[str, Any], shown: dict[str, jax.Array], rounds: int) -> dict[str, tuple[float, OverRounds]]:
@@ -303,13 +300,13 @@ def run():
     for (name, rate), network in zip(wanted, networks.values(), strict=True):
         found = get(network, tested, f"{name}-{rate}", maps=dense["patches"])
         rows.append(row(name, rate, found, dense, heads, truth, contestant(network).gflops()))
-    misses = []
+    on_smaller = []
     for rate, network in smaller(args, model).items():
         found = get(network, tested, f"smaller-{rate}")
         rows.append(row(SMALLER, rate, found, dense, heads, truth, contestant(network).gflops()))
         networks[f"{SMALLER} {rate}"] = network
-        misses.append(~rows[-1][RIGHT])
-    on_hard(rows, misses)
+        on_smaller.append(rows[-1][RIGHT])
+    on_hard(rows, on_smaller)
     if args.rounds:
         networks = {DENSE: model, **networks}
         shown = {name: a_batch(folder, tested[: args.batch_size // 2], network) for name, network in networks.items()}
@@ -358,8 +355,8 @@ def publish(args, rows: list[dict[str, Any]], fitted: int, tested: int) -> None:
             "are paired by image; ± is half the width of the 95 % confidence interval (normal). Cosines compare the "
             "pooled features and the remaining patches with those of the dense network. Speed-ups are medians over "
             f"interleaved rounds, with the lowest and the highest. “{SMALLER}” is the dense network on images with as "
-            "many patches as a plan at that keep rate has on average over the depth; “where smaller images fail” are "
-            "the images that it gets wrong at all of these sizes, with Wilson's interval: what only tokens can give."
+            f"many patches as a plan at that keep rate has on average over the depth; “{RESCUED}” is of the "
+            "images that it gets wrong at all of these sizes, with Wilson's interval: what only tokens can give."
         )
         part.text(correlation)
         part.table(rows, caption="All methods without parameters, and Random.", formats=".3g")

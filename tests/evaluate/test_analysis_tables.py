@@ -136,14 +136,14 @@ def test_accuracy_where_smaller_images_fail():
     seen = lambda plan, answer: Seen(Who("small", plan, plan), label=LABELS, prediction=np.array(answer))
     found = [seen(DENSE, [0, 0, 1, 1, 0]), seen("topk", [0, 1, 1, 0, 1])]
     rivals = [seen("img_size=16", [0, 1, 0, 0, 0]), seen("img_size=8", [1, 1, 0, 1, 0])]
-    hard = outcomes.hard_images(found, rivals, neighbours=2)
+    hard = outcomes.hard_images_of(found, rivals, neighbours=2)
     np.testing.assert_array_equal(hard["small"], [False, True, True, False, True])
     answered = outcomes.answers(found, neighbours=2)
     dense, row = outcomes.plan_rows(found, answered, lambda model: 2.0, hard)
     name = "accuracy where smaller images fail"
     assert (dense[name], row[name], row["hard images"]) == (pytest.approx(2 / 3), pytest.approx(2 / 3), 3)
     assert row[f"{name} low"] < row[name] < row[f"{name} high"]
-    assert outcomes.hard_images(found, [], neighbours=2) == {}
+    assert outcomes.hard_images_of(found, [], neighbours=2) == {}
     assert "hard images" not in outcomes.plan_rows(found, answered, lambda model: 2.0, {})[0]
 
 

@@ -10,7 +10,7 @@ import attacks
 import pytest
 import signals
 import system_calls
-from attacks import objects
+from attacks import boxes, objects
 
 from jaxprune import main
 
@@ -33,9 +33,9 @@ def test_a_command_goes_on_in_its_directory_and_an_error_is_no_end_by_a_signal(s
     assert all((row.signals, row.lost, row.raw, row.other) == (2, 0, raw, 0) for row in rows)
 
 
-@pytest.mark.parametrize("layout", objects.SOURCES)
-def test_damaged_objects_end_in_one_line_or_are_sound(layout, tmp_path):
-    outcome = attacks.run(objects.SOURCES[layout](tmp_path, 40, 1))
+@pytest.mark.parametrize("attack", [objects.coco, boxes.yolo, boxes.voc])
+def test_damaged_objects_end_in_one_line_or_are_sound(attack, tmp_path):
+    outcome = attacks.run(attack(tmp_path, 40, 1))
     assert not outcome.raw and not outcome.unnoticed and 0 < outcome.refused < outcome.cases == 40
 
 

@@ -62,17 +62,21 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost():
     assert passed
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, interrupt.Interrupted])
-def test_an_interrupted_task_ends_in_one_line_with_status_130(stop, monkeypatch, capsys, tmp_path):
-    def run(config, workdir):
-        raise stop
-
+def assert_ends_in_one_line(run, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(commands, "find", lambda task: run)
     monkeypatch.setattr(sys, "argv", ["main", "--config=configs/evaluate.py", f"--workdir={tmp_path}"])
     with pytest.raises(SystemExit) as ended:
         main.run()
     assert ended.value.code == 130
     assert capsys.readouterr().err.strip() == "Interrupted; the same command runs it again."
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, interrupt.Interrupted])
+def test_an_interrupted_task_ends_in_one_line_with_status_130(stop, monkeypatch, capsys, tmp_path):
+    def run(config, workdir):
+        raise stop
+
+    assert_ends_in_one_line(run, monkeypatch, capsys, tmp_path)
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -84,12 +88,7 @@ def test_ctrl_c_behind_another_signal_ends_training_in_one_line(first, in_a_term
             os.kill(os.getpid(), signal.SIGINT)
             pytest.fail("not ended")
 
-    monkeypatch.setattr(commands, "find", lambda task: run)
-    monkeypatch.setattr(sys, "argv", ["main", "--config=configs/evaluate.py", f"--workdir={tmp_path}"])
-    with pytest.raises(SystemExit) as ended:
-        main.run()
-    assert ended.value.code == 130
-    assert capsys.readouterr().err.strip() == "Interrupted; the same command runs it again."
+    assert_ends_in_one_line(run, monkeypatch, capsys, tmp_path)
 
 
 def test_an_interrupt_that_python_dropped_is_raised_again():

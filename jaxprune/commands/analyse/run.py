@@ -14,6 +14,7 @@ from jaxprune.commands.analyse.page import Tables, costs
 from jaxprune.commands.analyse.tables import class_patterns, outcomes, patterns, proxies, spatial
 from jaxprune.commands.shared import inputs, reporting, several_networks
 from jaxprune.config import Config
+from jaxprune.data import scenes
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.evaluate.members import Member, by_network, members
 from jaxprune.measures.several_labels import Rankings
@@ -34,7 +35,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     with workdirs.locked(workdir):
         start = time.perf_counter()
         passes = observe.passes(config, workdir / FOLDER, observed_members)
-        rivals = _on_smaller_images(observed_members) if config.smaller_images else []
+        smallest = scenes.SMALLEST if config.data.source == "scenes" else 1
+        rivals = _on_smaller_images(observed_members, smallest) if config.smaller_images else []
         rival_passes = list(
             itertools.chain(*(observe.passes(config, workdir / RIVALS_FOLDER, [rival]) for rival in rivals))
         )
@@ -53,7 +55,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             for images_pass, rival in zip(rival_passes, rivals, strict=True)
             for observation in observe.run(images_pass, [rival])
         ]
-        hard = outcomes.hard_images(observed, seen_smaller, neighbours=config.neighbours)
+        hard = outcomes.hard_images_of(observed, seen_smaller, neighbours=config.neighbours)
         names, images = passes[0].source.class_names, passes[0].source.names
         tables = _tables(config, observed, outcome, maps, names, [images[i] for i in observed[0]["index"]], hard)
         for name, rows in tables._asdict().items():
@@ -79,17 +81,14 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return _summary(tables, observed)
 
 
-SMALLEST = 16  # pixels a side: the built-in scenes have no smaller images
-
-
-def _on_smaller_images(members: Sequence[Member]) -> list[Member]:
-    """The dense networks on smaller images, at about the FLOPs of their plans."""
+def _on_smaller_images(members: Sequence[Member], smallest: int) -> list[Member]:
+    """The dense networks on smaller images, at about the FLOPs of their plans; of no fewer pixels a side."""
     rivals = []
     for network, group in by_network(members).items():
         dense = next(member for member in group if member.plan == DENSE)
         costs = [flops.of_model(member.model).total / flops.of_model(dense.model).total for member in group]
         for name, model in smaller_images(dense.model, spaced(costs)).items():
-            if min(model.preprocessing.sides) >= SMALLEST:
+            if min(model.preprocessing.sides) >= smallest:
                 rivals.append(dense._replace(network=network, plan=name, model=model))
     return rivals
 

@@ -212,7 +212,7 @@ def _describe(section: Section, rows: Sequence[leaderboard.Row], config: Config)
         f"network once, {rows[0]['images']} held-out images. Code {rows[0]['code']}, images {rows[0]['data']}."
     )
     caption = (
-        f"Accuracy: {spread.BRACKETS}. Speed-up: {spread.ranges(config.rounds)}. `{leaderboard.ON_HARD}`: on the "
+        f"Accuracy: {spread.BRACKETS}. Speed-up: {spread.ranges(config.rounds)}. `{leaderboard.RESCUED}`: on the "
         f"images that the dense network gets wrong with {leaderboard.HARD_AT:.0%} of the patches: what only "
         "tokens can give."
     )

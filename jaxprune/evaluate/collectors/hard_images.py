@@ -1,23 +1,57 @@
 """Accuracy on the images that the network on smaller images gets wrong: what only tokens can give."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from jaxprune.evaluate import Batch
 from jaxprune.measures.intervals import NO_INTERVAL, Interval, share
 from jaxprune.open.rivals import IMG_SIZE
 from jaxprune.report.table import column
 
+RESCUED, HARD = "accuracy where smaller images fail", "hard images"
+
 
 @dataclasses.dataclass(frozen=True)
 class HardScore:
     """The accuracy of a network on hard images, with its interval (Wilson), and their number."""
 
-    rescued: Interval = column("accuracy where smaller images fail", format=".1%")
-    hard: int = column("hard images")
+    rescued: Interval = column(RESCUED, format=".1%")
+    hard: int = column(HARD)
+
+    @classmethod
+    def of(cls, right: Bool[np.ndarray, "n"], hard: Bool[np.ndarray, "n"]) -> "HardScore":
+        """Returns the score on hard images.
+
+        >>> HardScore.of(np.array([True, False, True]), np.array([False, True, True])).hard
+        2
+
+        Args:
+          right: which images the network gets right.
+          hard: which of them are hard, see `hard_images`.
+        """
+        count = int(hard.sum())
+        return cls(share(int((right & hard).sum()), count) if count else NO_INTERVAL, count)
+
+    def cells(self) -> dict[str, float]:
+        """Returns the cells of a row; {} without hard images."""
+        ends = {RESCUED: self.rescued.value, f"{RESCUED} low": self.rescued.low, f"{RESCUED} high": self.rescued.high}
+        return {**ends, HARD: self.hard} if self.hard else {}
+
+
+def hard_images(smaller: Sequence[Bool[np.ndarray, "n"]]) -> Bool[np.ndarray, "n"]:
+    """Returns the images that all networks on smaller images get wrong.
+
+    >>> hard_images([np.array([True, False]), np.array([False, False])]).tolist()
+    [False, True]
+
+    Args:
+      smaller: of each of these networks, at least one, which images it gets right.
+    """
+    return ~np.any(smaller, axis=0)
 
 
 class HardImages:
@@ -40,7 +74,5 @@ class HardImages:
         smaller = [correct for name, correct in right.items() if name.startswith(f"{IMG_SIZE}=")]
         if not smaller:
             return {}
-        hard = ~np.any(smaller, axis=0)
-        count = int(hard.sum())
-        of_hard = lambda correct: share(int((correct & hard).sum()), count) if count else NO_INTERVAL
-        return {name: HardScore(of_hard(correct), count) for name, correct in right.items()}
+        hard = hard_images(smaller)
+        return {name: HardScore.of(correct, hard) for name, correct in right.items()}

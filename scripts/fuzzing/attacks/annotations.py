@@ -1,6 +1,5 @@
 """COCO's annotation files, damaged: regions of the pictures, or one short line."""
 
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from attacks import Case
-from attacks.mutations import VALUES, damaged_json, mutated
+from attacks.mutations import VALUES, damaged_content
 from jaxprune.data.annotations import open_annotations
 
 _SHAPE = (12, 16)
@@ -59,14 +58,9 @@ def coco(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
         "annotations": entries,
     }
     rng, path = random.Random(seed), folder / "instances.json"
-    text = json.dumps(content).encode()
     for number in range(count):
-        if rng.random() < 0.75:
-            values, what = mutated(content, rng, _VALUES)
-            path.write_text(json.dumps(values))
-        else:
-            data, what = damaged_json(text, rng)
-            path.write_bytes(data)
+        data, what = damaged_content(content, rng, _VALUES)
+        path.write_bytes(data)
         kind = ("boxes", "masks")[number % 2]
         yield Case((kind, what), lambda kind=kind: _read(pictures, path, kind))
 

@@ -3,13 +3,13 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from attacks import Case
 from attacks.mutations import damaged
+from attacks.objects import are_sound
 from jaxprune.data.annotations import open_annotations
 from jaxprune.data.objects.voc import VocObjects
 from jaxprune.data.objects.yolo import YoloObjects
@@ -54,7 +54,7 @@ def yolo(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
         else:
             data, what = damaged(_YOLO.encode(), rng), "bytes"
         file.write_bytes(data)
-        read = (lambda: _boxes(YoloObjects(folder)), lambda: _regions("yolo", folder))[number % 2]
+        read = (lambda: are_sound(YoloObjects(folder), "bitmaps"), lambda: _regions("yolo", folder))[number % 2]
         yield Case(what, read)
 
 
@@ -77,14 +77,8 @@ def voc(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
         else:
             data, what = damaged(_VOC.encode(), rng), "bytes"
         file.write_bytes(data)
-        read = (lambda: _boxes(VocObjects(folder)), lambda: _regions("voc", folder))[number % 2]
+        read = (lambda: are_sound(VocObjects(folder)), lambda: _regions("voc", folder))[number % 2]
         yield Case(what[:60], read)
-
-
-def _boxes(source: Any) -> bool:
-    boxes = np.asarray([annotated.box for index in range(len(source)) for annotated in source.objects(index)])
-    boxes = boxes.reshape(-1, 4)
-    return bool(np.isfinite(boxes).all() and (boxes[:, :2] <= boxes[:, 2:]).all())
 
 
 def _regions(kind: str, folder: Path) -> bool:

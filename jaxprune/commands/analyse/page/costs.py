@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxprune.commands.analyse.page.parts import Analysis, Rows, add_table, as_series, grouped, plan_name
 from jaxprune.commands.analyse.tables.outcomes import Answers, name_of
+from jaxprune.evaluate.collectors.hard_images import HARD, RESCUED
 from jaxprune.measures.intervals import Interval
 from jaxprune.measures.leaders import leaders
 from jaxprune.reduction import DENSE
@@ -48,9 +49,9 @@ def describe(section: Section, rows: Rows, analysis: Analysis) -> None:
             "Min, paired by image); `agreement`: share of images with the dense network's prediction; `lost` and "
             "`won`: images that only the dense network, or only the plan, gets right."
         )
-        if any("hard images" in row for row in rows):
+        if any(HARD in row for row in rows):
             caption += (
-                " `accuracy where smaller images fail`: of the `hard images`, which the dense network gets wrong on "
+                f" `{RESCUED}`: of the `{HARD}`, which the dense network gets wrong on "
                 "all smaller images at about the FLOPs of the plans: what only tokens can give."
             )
     elif answers is not None:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxprune.evaluate.collectors.hard_images import HardScore, hard_images
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.measures.intervals import normal_interval, paired_difference, wilson_interval
 from jaxprune.measures.knn import knn_classes_of_others
@@ -90,7 +91,7 @@ def plan_rows(
       observations: members of any networks, the dense one of each first.
       outcome: what `answers` returned.
       gflops: returns the GFLOPs of a network.
-      hard: by network, whether it gets each image wrong where that is smaller; see `hard_images`.
+      hard: by network, whether it gets each image wrong where that is smaller; see `hard_images_of`.
     """
     rows, dense = [], {observed.member.network: observed for observed in observations if observed.member.plan == DENSE}
     for observed in observations:
@@ -98,8 +99,8 @@ def plan_rows(
         row: dict[str, Any] = {"network": member.network, "plan": member.plan, "GFLOPs": gflops(member.model)}
         if outcome is not None:
             row |= outcome.columns(name_of(observed), name_of(base))
-        if hard and isinstance(outcome, Answers):
-            row |= _on_hard(outcome.right(name_of(observed)), hard.get(member.network))
+        if hard and isinstance(outcome, Answers) and member.network in hard:
+            row |= HardScore.of(outcome.right(name_of(observed)), hard[member.network]).cells()
         if "pooled" in observed and "pooled" in base:
             cosines = cosines_of(observed["pooled"], base["pooled"])
             low, high = normal_interval(cosines)
@@ -110,7 +111,7 @@ def plan_rows(
     return rows
 
 
-def hard_images(
+def hard_images_of(
     observations: Sequence[Observed], rivals: Sequence[Observed], *, neighbours: int
 ) -> dict[str, np.ndarray]:
     """Returns by network which images it gets wrong wherever they are smaller; {} where nothing says what is right.
@@ -124,20 +125,10 @@ def hard_images(
     outcome = answers([*dense, *rivals], neighbours=neighbours) if rivals else None
     if not isinstance(outcome, Answers):
         return {}
-    wrong: dict[str, list[np.ndarray]] = {}
+    smaller: dict[str, list[np.ndarray]] = {}
     for observed in rivals:
-        wrong.setdefault(observed.member.network, []).append(~outcome.right(name_of(observed)))
-    return {network: np.all(misses, axis=0) for network, misses in wrong.items()}
-
-
-def _on_hard(right: np.ndarray, hard: np.ndarray | None) -> dict[str, Any]:
-    """The accuracy on hard images, with its interval (Wilson), and their number; {} without any."""
-    if hard is None or not hard.any():
-        return {}
-    count = int(hard.sum())
-    low, high = wilson_interval(int((right & hard).sum()), count)
-    name = "accuracy where smaller images fail"
-    return {name: float(right[hard].mean()), f"{name} low": low, f"{name} high": high, "hard images": count}
+        smaller.setdefault(observed.member.network, []).append(outcome.right(name_of(observed)))
+    return {network: hard_images(right) for network, right in smaller.items()}
 
 
 def lost(outcome: Answers, member: tuple[str, str], base: tuple[str, str]) -> np.ndarray:
