@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from jaxprune.train.workdir import LOCK
 from jaxprune.train.writer import METRICS
 
 START, COMPILE, DATA, EVALUATION, SAVE, LOST, STEPS = KINDS = (
@@ -70,7 +71,7 @@ def lost_since(workdir: Path, moment: float | None) -> float:
     """
     try:
         metrics = (workdir / METRICS).stat()
-        since = (workdir / ".lock").stat().st_mtime if moment is None else moment
+        since = (workdir / LOCK).stat().st_mtime if moment is None else moment
     except OSError:
         return 0.0
     return max(metrics.st_mtime - since, 0.0) if metrics.st_size else 0.0

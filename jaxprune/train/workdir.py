@@ -21,7 +21,7 @@ CONFIG = "config.json"
 COMPLETE = "complete.json"
 
 _METRICS = "metrics"  # in it: bytes and CRC-32 of the metrics
-_LOCK = ".lock"
+LOCK = ".lock"
 _PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint")
 _KEYS_SHOWN = 12
 _ABSENT = object()
@@ -140,7 +140,7 @@ def locked(workdir: str | os.PathLike) -> Iterator[None]:
     Raises:
       UserError: another process holds the lock, or the directory cannot be written.
     """
-    path = Path(workdir) / _LOCK
+    path = Path(workdir) / LOCK
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     holding = os.getpid(), path.parent.resolve()

@@ -6,6 +6,7 @@ import pytest
 
 from jaxprune.train import wall_clock
 from jaxprune.train.wall_clock import COMPILE, DATA, KINDS, LOST, START, STEPS, WallClock, goodput, lost_since
+from jaxprune.train.workdir import LOCK
 from jaxprune.train.writer import METRICS
 
 
@@ -45,7 +46,7 @@ def test_earlier_sessions_count_and_what_they_lost_is_told_anew(clock):
 def test_lost_is_what_was_logged_after_the_last_save(tmp_path):
     assert lost_since(tmp_path, 10.0) == 0
     (tmp_path / METRICS).write_text("{}\n")
-    (tmp_path / ".lock").touch()
+    (tmp_path / LOCK).touch()
     os.utime(tmp_path / METRICS, (50.0, 50.0))
-    os.utime(tmp_path / ".lock", (20.0, 20.0))
+    os.utime(tmp_path / LOCK, (20.0, 20.0))
     assert (lost_since(tmp_path, 42.0), lost_since(tmp_path, 60.0), lost_since(tmp_path, None)) == (8, 0, 30)
