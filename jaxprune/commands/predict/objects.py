@@ -24,8 +24,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     image = picture.read(config)
     model = networks.under_plan(config, model)
     record = model.preprocessing
-    prepared = TestObjects(max(record.sides)).prepare({"image": image}, _no_draws, False)
-    batch = {"index": np.zeros(1, np.int32), **{name: np.asarray(value)[None] for name, value in prepared.items()}}
+    prepared = picture.batch_of_one(TestObjects(max(record.sides)), {"image": image})
+    batch = {"index": np.zeros(1, np.int32), **prepared}
     images, sizes, _ = detector_input(batch, mean=record.mean, std=record.std)
     collector = DetectionCollector({}, [0], range(len(names)))
     collector.update(batch, jax.jit(model)(images, sizes))
@@ -45,7 +45,3 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         if rows:
             section.table(rows, formats={"score": ".1%"}, caption="Boxes: left, top, width and height in pixels.")
     return {"objects": len(results), "classes": [names[k] for k in classes], "picture": str(path)}
-
-
-def _no_draws(stream: int) -> Any:
-    raise AssertionError(f"stream {stream}: nothing is drawn for a prediction")

@@ -24,6 +24,19 @@ def read(config: Config) -> np.ndarray:
         raise UserError(f"Image {config.image!r} cannot be read: {error.reason}.") from error
 
 
+def batch_of_one(way: Any, example: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Returns an example alone in a batch, prepared as in a test.
+
+    Args:
+      way: of images into the batches of a test, such as `TestMaps`.
+    """
+    return {name: np.asarray(value)[None] for name, value in way.prepare(example, _no_draws, False).items()}
+
+
+def _no_draws(stream: int) -> Any:
+    raise AssertionError(f"stream {stream}: nothing is drawn for a prediction")
+
+
 def slug(config: Config) -> str:
     """The name of the prediction's section and files."""
     return f"predict-{Path(config.image).stem}"

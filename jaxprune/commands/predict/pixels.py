@@ -61,12 +61,7 @@ def _classes(time: TestTime, model: Any, image: np.ndarray, num_classes: int) ->
     """The class of each pixel, uint8 (h, w)."""
     shape: Any = image.shape[:2]
     ((_, way),) = groups((time,), [shape])
-    example = way.prepare({"image": image, "label_map": np.full(shape, IGNORED, np.uint8)}, _no_draws, False)
     parts = split(model)
     call = jax.jit(predictor(parts, time, way, model.preprocessing, num_classes))
-    batch = {name: np.asarray(value)[None] for name, value in example.items()}
+    batch = picture.batch_of_one(way, {"image": image, "label_map": np.full(shape, IGNORED, np.uint8)})
     return np.asarray(call({**parts.params, **parts.rest}, batch)["prediction"])[0, : shape[0], : shape[1]]
-
-
-def _no_draws(stream: int) -> Any:
-    raise AssertionError(f"stream {stream}: nothing is drawn for a prediction")
