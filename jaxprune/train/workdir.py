@@ -14,7 +14,7 @@ from typing import IO, Any
 import jaxprune
 from jaxprune import processes
 from jaxprune.errors import UserError, shortened
-from jaxprune.files import TEXT_LIMIT, read_bytes, sealed, size_and_crc, unsealed, write_atomically, writing
+from jaxprune.files import TEXT_LIMIT, read_bytes, reading, sealed, size_and_crc, unsealed, write_atomically, writing
 from jaxprune.train.writer import METRICS, warn_if_changed
 
 CONFIG = "config.json"
@@ -95,9 +95,14 @@ def _refuse_strangers(workdir: Path) -> None:
 
 
 def mark_complete(workdir: str | os.PathLike, summary: Mapping[str, Any]) -> None:
-    """Marks the run as complete, with its results."""
+    """Marks the run as complete, with its results.
+
+    Raises:
+      UserError: the metrics cannot be read, or the mark cannot be written.
+    """
     path = Path(workdir) / METRICS
-    extent = {_METRICS: size_and_crc(path)} if path.is_file() else {}
+    with reading(path):
+        extent = {_METRICS: size_and_crc(path)} if path.is_file() else {}
     write_atomically(Path(workdir) / COMPLETE, sealed({**summary, **extent}, default=str) + "\n")
 
 

@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -180,6 +181,18 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path, function, monk
     monkeypatch.setattr(os, function, refuse)
     with pytest.raises(UserError, match=r"cannot be written \(Permission denied\)\. Make it writable"):
         workdir.prepare(tmp_path / "run", CONFIG)
+
+
+def test_metrics_that_cannot_be_read_are_one_line(tmp_path, monkeypatch):
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+
+    def refuse(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(workdir, "size_and_crc", refuse)
+    with pytest.raises(UserError, match=r"metrics\.jsonl cannot be read \(Input/output error\)"):
+        workdir.mark_complete(tmp_path, {"steps": 2})
+    assert not workdir.is_complete(tmp_path)
 
 
 def test_a_file_in_place_of_the_directory_is_one_line(tmp_path):
