@@ -104,6 +104,20 @@ def make_directory(path: str | os.PathLike) -> Path:
     return Path(path)
 
 
+def folders_below(path: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yields (directory, names of its files) for a directory and all below it, whereas `Path.rglob` passes over errors.
+
+    Raises:
+      OSError: a directory cannot be listed.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(path, onerror=refuse):
+        yield Path(folder), names
+
+
 def write_atomically(path: Path, data: bytes | str) -> None:
     """Writes `data` atomically: `path` has the old or the new content, which is on disk when this returns.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxprune.errors import UserError, quoted
-from jaxprune.files import read_bytes, size_and_crc
+from jaxprune.files import folders_below, read_bytes, size_and_crc
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -21,7 +21,7 @@ class Damage(Exception):
 
 def manifest_of(partial: Path, step: int, arrays: dict[str, Any]) -> dict:
     """Returns the manifest of the files of a checkpoint, which are on disk afterwards."""
-    files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
+    files = sorted(folder / name for folder, names in folders_below(partial) for name in names)
     return {
         "format": FORMAT,
         "step": step,

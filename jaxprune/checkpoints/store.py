@@ -12,6 +12,7 @@ match its manifest is skipped in favour of the previous one.
 """
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -29,7 +30,7 @@ import orbax.checkpoint as ocp
 from jaxprune import processes
 from jaxprune.checkpoints.manifest import MANIFEST, Damage, manifest_of, require_same, sealed, verify
 from jaxprune.errors import UserError
-from jaxprune.files import as_path, reading, require_utf8, size_and_crc, sync_directory, writing
+from jaxprune.files import as_path, folders_below, reading, require_utf8, size_and_crc, sync_directory, writing
 from jaxprune.weights.finite import require_finite
 
 _DATA = "data.json"
@@ -91,14 +92,22 @@ class CheckpointStore:
             self._orbax.save(path, args=ocp.args.PyTreeSave(arrays))
 
     def _commit(self, step: int, partial: Path, final: Path, arrays: dict[str, Any], data_state: dict) -> None:
+        self._require_readable(partial / _STATE, arrays)
         (partial / _DATA).write_text(json.dumps(data_state))
         (partial / MANIFEST).write_text(sealed(manifest_of(partial, step, arrays)))
         size_and_crc(partial / MANIFEST, sync=True)
-        for folder in [partial, *(path for path in partial.rglob("*") if path.is_dir())]:
+        for folder, _ in folders_below(partial):
             sync_directory(folder)
         os.rename(partial, final)
         sync_directory(self.directory)
         self._prune()
+
+    def _require_readable(self, path: Path, arrays: dict[str, Any]) -> None:
+        # Orbax looks for the files that its threads wrote, and joins what it finds: a directory that could not be
+        # listed is empty to it.
+        found = self._orbax.metadata(path).item_metadata
+        if missing := sorted(arrays.keys() - (found.tree.keys() if found else ())):
+            raise OSError(errno.EIO, f"{missing[0]} and {len(missing) - 1} other arrays cannot be read back")
 
     def restore_latest(self, abstract_state: Any) -> tuple[int, Any, dict] | None:
         """Returns (step, state, data state) of the newest good checkpoint, or None if nothing was ever saved.

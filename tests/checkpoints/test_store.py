@@ -285,6 +285,35 @@ def test_a_full_disk_under_the_arrays_is_one_line(filled, monkeypatch):
     filled.save(40, make_state(40), {})
 
 
+def test_arrays_that_orbax_did_not_join_are_no_checkpoint(filled, monkeypatch):
+    save = filled._orbax.save
+
+    def without_joining(path, *args, **options):
+        save(path, *args, **options)
+        (path / "manifest.ocdbt").unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(filled._orbax, "save", without_joining)
+        with pytest.raises(UserError, match=r"40\.writing cannot be written .*Check the disk"):
+            filled.save(40, make_state(40), {})
+    assert filled.restore_latest(abstract(make_state(0)))[0] == 30
+
+
+def test_a_directory_that_cannot_be_listed_is_no_checkpoint(filled, monkeypatch):
+    scandir = os.scandir
+
+    def refuse(path="."):
+        if os.fspath(path).endswith("writing/state"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        with pytest.raises(UserError, match=r"40\.writing cannot be written \(Input/output error\)"):
+            filled.save(40, make_state(40), {})
+    assert filled.restore_latest(abstract(make_state(0)))[0] == 30
+
+
 @pytest.mark.parametrize(
     "error",
     [
