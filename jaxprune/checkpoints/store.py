@@ -105,8 +105,8 @@ class CheckpointStore:
     def _require_readable(self, path: Path, arrays: dict[str, Any]) -> None:
         # Orbax looks for the files that its threads wrote, and joins what it finds: a directory that could not be
         # listed is empty to it.
-        found = self._orbax.metadata(path).item_metadata
-        if missing := sorted(arrays.keys() - (found.tree.keys() if found else ())):
+        metadata = self._orbax.metadata(path).item_metadata
+        if missing := sorted(arrays.keys() - (metadata.tree.keys() if metadata else ())):
             raise OSError(errno.EIO, f"{missing[0]} and {len(missing) - 1} other arrays cannot be read back")
 
     def restore_latest(self, abstract_state: Any) -> tuple[int, Any, dict] | None:
