@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -58,42 +59,69 @@ class CheckpointStore:
         require_utf8(self.directory)
         self.keep = keep
         self._orbax = _orbax()
+        self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._background: Future[None] | None = None
 
-    def save(self, step: int, state: Any, data_state: dict) -> None:
+    def save(self, step: int, state: Any, data_state: dict, *, background: bool = False) -> None:
         """Writes one checkpoint, and removes those beyond `keep` once it is complete and on disk.
 
         Args:
           step: its name; must not have been saved already.
           state: a pytree of arrays, sharded or not.
           data_state: a dict of plain JSON values.
+          background: return once there is a copy of the state in the host's memory, and write that while the caller
+            goes on; all methods but `check` and `path` wait for it. Several processes save together and do not go on.
 
         Raises:
-          UserError: the file system reports an error; existing checkpoints are not changed.
+          UserError: the file system reports an error, to this save or to the one before in the background; existing
+            checkpoints are not changed.
         """
-        final = self.directory / str(step)
-        if final.exists():
-            raise FileExistsError(f"{final} has been saved already")
-        partial = self.directory / f"{step}{_WRITING}"
+        self.finish()
+        if (self.directory / str(step)).exists():
+            raise FileExistsError(f"{self.directory / str(step)} has been saved already")
+        arrays, data = _flatten(state), json.dumps(data_state)
+        if background and jax.process_count() == 1:
+            copies = {name: np.array(array) for name, array in arrays.items()}
+            self._background = self._thread.submit(self._save, step, copies, data)
+        else:
+            self._save(step, arrays, data)
+
+    def check(self) -> None:
+        """Raises the `UserError` of a save in the background that has failed, without waiting for one that goes on."""
+        if self._background and self._background.done():
+            self.finish()
+
+    def finish(self) -> None:
+        """Waits for the checkpoint that is being written in the background.
+
+        Raises:
+          UserError: it could not be written.
+        """
+        background, self._background = self._background, None
+        if background:
+            background.result()
+
+    def _save(self, step: int, arrays: dict[str, Any], data: str) -> None:
+        final, partial = self.directory / str(step), self.directory / f"{step}{_WRITING}"
         processes.wait("before a save")
         with writing(partial):
             if processes.leads():
                 self._clear_leftovers()
                 partial.mkdir(parents=True)
             processes.wait("into a save")
-            arrays = _flatten(state)
             self._write(partial / _STATE, arrays)
             processes.wait("after a save")
             if processes.leads():
-                self._commit(step, partial, final, arrays, data_state)
+                self._commit(step, partial, final, arrays, data)
         processes.wait("committed")
 
     def _write(self, path: Path, arrays: dict[str, Any]) -> None:
         with _errors_of_the_system(), _without_tracebacks():
             self._orbax.save(path, args=ocp.args.PyTreeSave(arrays))
 
-    def _commit(self, step: int, partial: Path, final: Path, arrays: dict[str, Any], data_state: dict) -> None:
+    def _commit(self, step: int, partial: Path, final: Path, arrays: dict[str, Any], data: str) -> None:
         self._require_readable(partial / _STATE, arrays)
-        (partial / _DATA).write_text(json.dumps(data_state))
+        (partial / _DATA).write_text(data)
         (partial / MANIFEST).write_text(sealed(manifest_of(partial, step, arrays)))
         size_and_crc(partial / MANIFEST, sync=True)
         for folder, _ in folders_below(partial):
@@ -123,6 +151,7 @@ class CheckpointStore:
           UserError: checkpoints exist and none is good; the good one's tensors are not those asked for; or it cannot be
         read.
         """
+        self.finish()
         survey = _survey(self.directory)
         if survey.step is None:
             return None
@@ -142,6 +171,10 @@ class CheckpointStore:
 
     def all_steps(self) -> list[int]:
         """Returns the steps of the committed checkpoints, oldest first, without verifying them."""
+        self.finish()
+        return self._committed()
+
+    def _committed(self) -> list[int]:
         return sorted(step for step in _steps(self.directory) if (self.directory / str(step) / MANIFEST).is_file())
 
     def path(self, step: int) -> Path:
@@ -149,14 +182,27 @@ class CheckpointStore:
         return self.directory / str(step)
 
     def close(self) -> None:
-        """Releases Orbax's threads."""
-        self._orbax.close()
+        """Waits for what is being written, and releases the threads.
+
+        Raises:
+          UserError: it could not be written.
+        """
+        try:
+            self.finish()
+        finally:
+            self._thread.shutdown()
+            self._orbax.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        try:
+            self.close()
+        except UserError as unwritten:
+            if error is None:
+                raise
+            _log.error("%s", unwritten)  # beside the error that ends the run
 
     def _clear_leftovers(self) -> None:
         for suffix in (_WRITING, _REMOVING):
@@ -166,7 +212,7 @@ class CheckpointStore:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def _prune(self) -> None:
-        for step in self.all_steps()[: -self.keep]:
+        for step in self._committed()[: -self.keep]:
             # Renamed first: a removal cut short must not look like a damaged checkpoint.
             removing = self.directory / f"{step}{_REMOVING}"
             os.rename(self.directory / str(step), removing)

@@ -124,6 +124,9 @@ def fit(
       writer: writes the metrics; by default to this run directory, closed at the end.
       desc: the progress bar's label.
 
+    Checkpoints are written while training goes on, which takes the host's memory for one more copy of the state; the
+    last one of a session, and those of several processes, are waited for.
+
     The first SIGTERM or SIGINT finishes the step, saves and returns; an evaluation ends at its next batch and is
     repeated later. After a kill at any other moment, the next call resumes with bitwise the same numbers on the same
     kind of machine.
@@ -186,6 +189,7 @@ def fit(
         while step < total_steps and stopped is None:
             with wall.on(DATA):
                 batch = parallel.place_batch(mesh, _next_batch(batches, step)) | beside
+            store.check()
             train_step, is_new = programs.at(step)
             if is_new:
                 with clock.left_out(), wall.on(COMPILE), _compiling(desc, step + 1, log):
@@ -217,7 +221,7 @@ def fit(
                 with wall.on(SAVE):
                     log.sync()
                     past |= {"metrics": log.extent(), "spent": wall.spent(), "saved_at": time.time()}
-                    store.save(step, state, past)
+                    store.save(step, state, past, background=not (last or stopped))
                 bar.restart_clock()
 
         stopped = stopped if step < total_steps or due else None

@@ -1,3 +1,4 @@
+import concurrent.futures
 import errno
 import json
 import logging
@@ -5,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from typing import NamedTuple
 
 import jax
@@ -283,6 +285,62 @@ def test_a_full_disk_under_the_arrays_is_one_line(filled, monkeypatch):
         with pytest.raises(UserError, match=r"40\.writing cannot be written \(No space left on device\)"):
             filled.save(40, make_state(40), {})
     filled.save(40, make_state(40), {})
+
+
+def test_a_checkpoint_in_the_background_is_of_the_moment_of_its_save(filled):
+    state, position = make_state(40), {"position": 40}
+    expected = make_state(40)
+    filled.save(40, state, position, background=True)
+    position["position"] = 41
+    for array in jax.tree.leaves(state):
+        array.delete()
+    step, restored, data_state = filled.restore_latest(abstract(expected))
+    assert step == 40 and data_state == {"position": 40}
+    for got, wanted in zip(jax.tree.leaves(restored), jax.tree.leaves(expected), strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(got, wanted)
+    assert filled.all_steps() == [20, 30, 40]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(filled, monkeypatch):
+    gate, save = threading.Event(), filled._orbax.save
+
+    def slow(*args, **options):
+        assert gate.wait(60)
+        save(*args, **options)
+
+    monkeypatch.setattr(filled._orbax, "save", slow)
+    filled.save(40, make_state(40), {}, background=True)
+    filled.check()
+    assert not (filled.directory / "40").exists()
+    gate.set()
+    assert filled.all_steps() == [20, 30, 40]
+
+
+@pytest.mark.parametrize("method", ["finish", "all_steps", "close", "save"])
+def test_a_failure_in_the_background_is_told_by_the_next_call_once(filled, method, monkeypatch):
+    def refuse(*args, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuse)
+        filled.save(40, make_state(40), {}, background=True)
+        concurrent.futures.wait([filled._background])
+    arguments = (50, make_state(50), {}) if method == "save" else ()
+    with pytest.raises(UserError, match=r"40\.writing cannot be written \(No space left"):
+        getattr(filled, method)(*arguments)
+    filled.check()
+
+
+def test_a_failure_in_the_background_does_not_hide_the_error_that_ends_a_run(filled, monkeypatch, caplog):
+    def refuse(*args, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(ZeroDivisionError), filled:
+        filled.save(40, make_state(40), {}, background=True)
+        _ = 1 / 0
+    assert "40.writing cannot be written" in caplog.text
 
 
 def test_arrays_that_orbax_did_not_join_are_no_checkpoint(filled, monkeypatch):
