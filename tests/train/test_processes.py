@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,17 @@ def finish(*started: subprocess.Popen) -> None:
         assert process.returncode == 0, out
 
 
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return found.getsockname()[1]
+
+
+def start_two(workdir, *flags, **options) -> list[subprocess.Popen]:
+    together = [*flags, f"--coordinator=localhost:{free_port()}", "--num_processes=2"]
+    return [start(workdir, *together, f"--process_id={i}", **options) for i in range(2)]
+
+
 def rows(workdir):
     return [json.loads(line) for line in (Path(workdir) / "metrics.jsonl").read_text().splitlines()]
 
@@ -38,11 +50,7 @@ def rows(workdir):
 def alone_and_together(one, two, *flags, **options):
     """Runs a config in one process and in two, and compares their metrics."""
     finish(start(one, *flags, **options))
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        port = found.getsockname()[1]
-    together = [*flags, f"--coordinator=localhost:{port}", "--num_processes=2"]
-    finish(*(start(two, *together, f"--process_id={i}", **options) for i in range(2)))
+    finish(*start_two(two, *flags, **options))
     assert len(rows(one)) == len(rows(two)) > 2
     for mine, theirs in zip(rows(one), rows(two), strict=True):
         assert mine.keys() == theirs.keys()
@@ -84,6 +92,45 @@ def test_two_processes_train_what_one_does_and_another_number_of_devices_resumes
     resumed = load_params(one)
     for name in resumed:
         np.testing.assert_allclose(resumed[name], joint[name], atol=2e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_where_one_of_two_processes_is_killed_the_other_ends_and_both_resume(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    flags = "--config.epochs=6.0", "--config.checkpoint_every=4", "--config.log_every=2"
+    finish(*start_two(whole, *flags))
+    for victim in (1, 0):
+        started = start_two(killed, *flags)
+        saved = len(steps_of(killed))
+        while len(steps_of(killed)) == saved:
+            assert started[victim].poll() is None, started[victim].communicate()
+            time.sleep(0.05)
+        started[victim].kill()
+        began = time.monotonic()
+        out, _ = started[1 - victim].communicate(timeout=120)
+        assert time.monotonic() - began < 60 and started[1 - victim].returncode
+        # Where the first process has gone, JAX itself may abort before the link to it is used.
+        if victim == 1:
+            assert "error: Another process of the run has ended" in out and "Traceback" not in out
+        started[victim].communicate()
+    finish(*start_two(killed, *flags))
+    assert rows(killed) == rows(whole)
+    ours, theirs = load_params(killed), load_params(whole)
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def steps_of(workdir):
+    return list((Path(workdir) / "checkpoints").glob("[0-9]"))
+
+
+def test_a_coordinator_that_never_comes_is_one_line():
+    code = f"from jaxprune import processes; processes.join('localhost:{free_port()}', 2, 1, patience=2)"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: The other processes of the run did not come at localhost:")
+    assert done.stderr.count("\n") == 1
 
 
 def test_flags_that_belong_together_are_asked_for_together():
