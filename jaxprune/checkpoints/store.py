@@ -30,7 +30,7 @@ import orbax.checkpoint as ocp
 
 from jaxprune import processes
 from jaxprune.checkpoints.manifest import MANIFEST, Damage, manifest_of, require_same, sealed, verify
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 from jaxprune.files import as_path, folders_below, reading, require_utf8, size_and_crc, sync_directory, writing
 from jaxprune.weights.finite import require_finite
 
@@ -58,7 +58,8 @@ class CheckpointStore:
         self.directory = as_path(directory).absolute()
         require_utf8(self.directory)
         self.keep = keep
-        self._orbax = _orbax()
+        self._handler = ocp.PyTreeCheckpointHandler()
+        self._orbax = _orbax(self._handler)
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._background: Future[None] | None = None
 
@@ -120,7 +121,7 @@ class CheckpointStore:
             self._orbax.save(path, args=ocp.args.PyTreeSave(arrays))
 
     def _commit(self, step: int, partial: Path, final: Path, arrays: dict[str, Any], data: str) -> None:
-        self._require_readable(partial / _STATE, arrays)
+        self._require_readable(partial / _STATE)
         (partial / _DATA).write_text(data)
         (partial / MANIFEST).write_text(sealed(manifest_of(partial, step, arrays)))
         size_and_crc(partial / MANIFEST, sync=True)
@@ -130,12 +131,13 @@ class CheckpointStore:
         sync_directory(self.directory)
         self._prune()
 
-    def _require_readable(self, path: Path, arrays: dict[str, Any]) -> None:
+    def _require_readable(self, path: Path) -> None:
         # Orbax looks for the files that its threads wrote, and joins what it finds: a directory that could not be
         # listed is empty to it.
-        metadata = self._orbax.metadata(path).item_metadata
-        if missing := sorted(arrays.keys() - (metadata.tree.keys() if metadata else ())):
-            raise OSError(errno.EIO, f"{missing[0]} and {len(missing) - 1} other arrays cannot be read back")
+        try:
+            self._handler.metadata(path)
+        except ValueError as error:
+            raise OSError(errno.EIO, f"an array cannot be read back: {shortened(error)}") from error
 
     def restore_latest(self, abstract_state: Any) -> tuple[int, Any, dict] | None:
         """Returns (step, state, data state) of the newest good checkpoint, or None if nothing was ever saved.
@@ -259,7 +261,7 @@ def _load(directory: str | os.PathLike, prefix: str) -> dict[str, np.ndarray]:
     }
     if not targets:
         return {}
-    orbax = _orbax()
+    orbax = _orbax(ocp.PyTreeCheckpointHandler())
     restore_args = {name: _restore_args(leaf) for name, leaf in targets.items()}
     with contextlib.closing(orbax), reading(path), _errors_of_the_system():
         arrays = orbax.restore(
@@ -276,10 +278,10 @@ class _Survey(NamedTuple):
     damaged: list[str]
 
 
-def _orbax() -> ocp.Checkpointer:
+def _orbax(handler: ocp.PyTreeCheckpointHandler) -> ocp.Checkpointer:
     # A bare Checkpointer instead of CheckpointManager: the manager has its own commit rename, which would come before
     # our manifest is written and leave a moment in which a checkpoint is neither whole nor recognisably half-written.
-    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    return ocp.Checkpointer(handler)
 
 
 @contextlib.contextmanager
