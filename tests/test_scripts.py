@@ -41,6 +41,7 @@ BENCHMARKS = {
     "benchmarks/ltrp": [f"--model={SMALLEST}", SHORT, "--batch=1", "--rounds=1", "--throw", "0.8"],
     "benchmarks/attention": ["--lengths", "140", "--num-heads=1", "--head-dim=8", "--sizes", "--rounds=1"],
     "benchmarks/frameworks": ["--tiny", "--only", "simmim", "--batch=1", "--rounds=1"],
+    "benchmarks/saving": [f"--model={SMALLEST}", "--steps=2", "--every=2", "--batch=2", "--rounds=1"],
     "benchmarks/mim": ["--models", SMALLEST, SHORT, "--batch=1", "--measure=1", "--rounds=1", "--throw", "0.5"],
 }
 
@@ -89,6 +90,13 @@ def test_no_call_of_the_file_system_that_fails_loses_a_run(tmp_path):
     assert [row["scene"] for row in found] == ["save", "resume", "metrics"]
     assert all(row["raw"] == row["lost"] == row["other numbers"] == "0" for row in found)
     assert sum(int(row["kills"]) for row in found) >= 5 and sum(int(row["faults"]) for row in found) >= 20
+
+
+def test_a_run_goes_on_under_another_python(tmp_path):
+    printed = run("fuzzing/versions", tmp_path, sys.executable, sys.executable)
+    title, *orders = printed.splitlines()
+    kills = [line.split()[-3] for line in orders]  # then the steps and the largest difference
+    assert title.startswith("Python, JAX, Orbax in turn") and kills == ["1", "1"]
 
 
 def test_the_input_pipelines_of_all_recipes_run(tmp_path):
