@@ -92,6 +92,12 @@ def test_no_call_of_the_file_system_that_fails_loses_a_run(tmp_path):
     assert sum(int(row["kills"]) for row in found) >= 5 and sum(int(row["faults"]) for row in found) >= 20
 
 
+def test_no_kill_of_a_command_loses_a_run(tmp_path):
+    run("fuzzing/kills", tmp_path, "--only", "finetune", "--kills=2", "--in_a_row=2")
+    (row,) = rows(tmp_path / "kills.csv")
+    assert int(row["kills"]) >= 2 and row["lost"] == row["other numbers"] == "0"
+
+
 def test_a_run_goes_on_under_another_python(tmp_path):
     printed = run("fuzzing/versions", tmp_path, sys.executable, sys.executable)
     title, *orders = printed.splitlines()

@@ -88,9 +88,9 @@ class Ended:
         return self.status > 128 or "Stopped at step" in self.printed
 
 
-def parsed(config: str, folder: Path) -> Any:
+def parsed(config: str, folder: Path, *arguments: str) -> Any:
     """Parses a command line as the program does; returns its config."""
-    sys.argv = program.checked(["main", f"--config={config}", f"--workdir={folder}"])
+    sys.argv = program.checked(["main", f"--config={config}", f"--workdir={folder}", *arguments])
     flags.FLAGS(sys.argv)
     return flags.FLAGS.config
 
