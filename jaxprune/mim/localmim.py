@@ -319,7 +319,7 @@ class LocalMIM(Framework):
         used = {indices.index(block) for block in blocks}
         places = [place for place in range(len(indices)) if place != self.last]
         self.norms = nnx.List([norms[place] if place in used else frozen(norms[place]) for place in places])
-        self.hog_bias = nnx.List([Fixed(_hog_bias(rngs.params(), (2,))) for _ in indices] if hog_bias else [])
+        self.hog_bias = nnx.List([Fixed(hog_bias_of(rngs.params())) for _ in indices] if hog_bias else [])
 
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> tuple[Float[Array, "b n d"], ...]:
         """The encoder's output at each level: prefix tokens, then the visible patches only."""
@@ -390,9 +390,9 @@ class LocalMIM(Framework):
         }
 
 
-def _hog_bias(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """PyTorch's initial bias of a 3×3 convolution of one channel."""
-    return jax.random.uniform(key, shape, jnp.float32, -1 / 3, 1 / 3)
+def hog_bias_of(key: PRNGKeyArray) -> Float[Array, "2"]:
+    """Draws the numbers of a level's `hog_bias`: PyTorch's initial bias of a 3×3 convolution of one channel."""
+    return jax.random.uniform(key, (2,), jnp.float32, -1 / 3, 1 / 3)
 
 
 def _check(indices: tuple[int, ...], vit: VisionTransformer, decoder_embed_dim: int, *, default: bool) -> None:
