@@ -16,16 +16,22 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune import losses
-from jaxprune.errors import UserError, unknown
-from jaxprune.mim.localmim import LocalReconstruction, at_level, hog_bias_of
+from jaxprune.errors import UserError
+from jaxprune.mim.localmim import (
+    LocalReconstruction,
+    at_level,
+    create_target,
+    hog_bias_of,
+    mean_colour_loss,
+    of_cells,
+    targets_of_levels,
+)
 from jaxprune.mim.parts.base import Framework, FrameworkFlops
 from jaxprune.mim.parts.decoder import Decoder, TokenDecoder
-from jaxprune.mim.parts.hog import HOG, hog_levels
 from jaxprune.mim.parts.masker import Masks, SharedMasker, SharedMasks, ascending
 from jaxprune.mim.parts.partial import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of
 from jaxprune.mim.parts.swin_shapes import architecture
-from jaxprune.mim.parts.target import NormalizedPixels, Pixels
 from jaxprune.mim.parts.visible_swin import Cells, cell_of, stages, visible_flops, visible_stages
 from jaxprune.models.swin import SwinTransformer
 from jaxprune.nn import LayerNorm
@@ -34,8 +40,6 @@ from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.params import Fixed
 from jaxprune.nn.patch_embed import grid_of
 from jaxprune.nn.tensor_rules import LAYERS, Rule, within
-
-TARGETS = ("hog", "pixels")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,8 +200,6 @@ class LocalMIMSwin(Framework):
         rngs: nnx.Rngs,
         **encoder: Any,
     ):
-        if target not in TARGETS:
-            raise unknown("target", target, TARGETS)
         if decoder_embed_dim % 8 or decoder_embed_dim // 2 % decoder_num_heads:
             raise UserError(
                 f"decoder_embed_dim={decoder_embed_dim} has no half for {decoder_num_heads} heads and positions, which "
@@ -222,15 +224,13 @@ class LocalMIMSwin(Framework):
         # A stage gives tokens of the next one's size, the last its own.
         following = [min(stage + 1, len(depths) - 1) for stage in range(len(depths))]
         maps, widths = [stages(swin)[stage] for stage in following], [swin.widths[stage] for stage in following]
-        pixels = NormalizedPixels if norm_pix_loss else Pixels
-        of_cell = HOG(cell, num_bins=num_bins, in_chans=in_chans) if target == "hog" else pixels(cell, in_chans)
-        in_chosen = [self._of_map(of_cell, cells) for cells in maps]
+        of_cell = create_target(target, cell, num_bins=num_bins, norm_pix_loss=norm_pix_loss, in_chans=in_chans)
         super().__init__(
             encoder=swin,
             masker=CellMasker(grid_of(img_size, cell), float(mask_ratio), **partial.throwing()),
             decoder=StageDecoders(
                 widths,
-                [level.size for level in in_chosen],
+                [of_cells(of_cell, side).size for side in _sides(cell, maps)],
                 [decoder_embed_dim // (1 if stage else 2) for stage in range(len(depths))],
                 maps,
                 depth=decoder_depth,
@@ -249,12 +249,6 @@ class LocalMIMSwin(Framework):
         """Height and width of a cell in pixels."""
         return self.target.patch_size
 
-    @staticmethod
-    def _of_map(target: Any, cells: Cells) -> Any:
-        """The target of a map's tokens, from that of its cells."""
-        height, width = target.patch_size
-        return dataclasses.replace(target, patch_size=(height // cells.side, width // cells.side))
-
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> tuple[Float[Array, "b _ _"], ...]:
         """What each stage gives to the next, after its norm: visible tokens only, cell by cell."""
         ids = masks.shared_ids if isinstance(masks, SharedMasks) else masks.ids_keep
@@ -265,11 +259,8 @@ class LocalMIMSwin(Framework):
 
     def targets(self, images: Float[Array, "b H W c"]) -> tuple[Float[Array, "b _ _"], ...]:
         """The target of every token of each map, in raster order."""
-        levels = [self._of_map(self.target, cells) for cells in self.decoder.maps]
-        if isinstance(self.target, HOG):
-            biases = [bias[...] for bias in self.hog_bias] or None
-            return hog_levels(images, [level.patch_size for level in levels], self.target.num_bins, biases)
-        return tuple(level(images) for level in levels)
+        biases = [bias[...] for bias in self.hog_bias] or None
+        return targets_of_levels(images, self.target, _sides(self.patch_size, self.decoder.maps), biases)
 
     def __call__(
         self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
@@ -290,13 +281,8 @@ class LocalMIMSwin(Framework):
 
     def mean_colour_loss(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, ""] | None:
         """See `Framework.mean_colour_loss`; the sum over all maps."""
-        levels = [self._of_map(self.target, cells) for cells in self.decoder.maps]
-        guesses = [level.mean_colour(images) for level in levels]
-        if any(guess is None for guess in guesses):
-            return None
-        pairs = zip(guesses, self.targets(images), self._weights(masks.masked), strict=True)
-        by_level = [losses.masked_mse(*level) for level in pairs]
-        return sum(by_level[1:], by_level[0])
+        sides, weights = _sides(self.patch_size, self.decoder.maps), self._weights(masks.masked)
+        return mean_colour_loss(images, self.target, sides, weights)
 
     def flops(self, *, as_published: bool = True) -> FrameworkFlops:
         """Multiply-accumulates of one image by part; see `Framework.flops`, and for the encoder `visible_flops`."""
@@ -348,6 +334,11 @@ class LocalMIMSwin(Framework):
             **({"target": "pixels"} if pixels else histograms),
             **aggregation_of(shapes, "decoder.0."),
         }
+
+
+def _sides(cell: tuple[int, int], maps: Sequence[Cells]) -> list[tuple[int, int]]:
+    """(height, width) in pixels of the tokens of each map."""
+    return [(cell[0] // cells.side, cell[1] // cells.side) for cells in maps]
 
 
 def _count(names: Mapping[str, Any]) -> int:

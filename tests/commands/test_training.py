@@ -164,6 +164,7 @@ PRETRAINING = {
     "localmim.py:epochs=100": ("localmim", 9, None, 2e-4, 2048, 10, 1e-6),
     "localmim.py:epochs=1600": ("localmim", 9, None, 2e-4, 2048, 40, 1e-6),
     "localmim.py:size=large,epochs=800": ("localmim", 18, True, 1.5e-4, 4096, 40, 1e-6),
+    "localmim.py:target=pixels": ("localmim", None, None, 2e-4, 2048, 10, 1e-6),
     "localmim.py:encoder=swin,epochs=400": ("localmim_swin", 18, True, 1e-4, 2048, 40, 0),
     "localmim.py:encoder=swin,target=pixels": ("localmim_swin", None, None, 1e-4, 2048, 10, 0),
     "localmim.py:encoder=swin,size=large,epochs=800": ("localmim_swin", 18, True, 1e-4, 4096, 40, 0),
