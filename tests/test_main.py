@@ -43,6 +43,8 @@ def test_coco_takes_the_settings_that_table_5_names():
     def settings(arguments):
         config = main.load_config(f"{CONFIGS}/reduction/coco.py:{arguments}")
         assert config.data.cutout == 0.5 and config.data.randaugment
+        # As in the published loader: COCO of 2014, and only images that have an annotation.
+        assert (config.data.name, config.data.only_labelled) == ("coco/2014", True)
         optimizer = config.optimizer
         return optimizer.base_lr, optimizer.lr_norm, optimizer.warmup_epochs, optimizer.backbone_scale
 

@@ -4,7 +4,6 @@ The unit of masking, decoding and prediction is a cell of the last map: 32×32 p
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,24 +12,22 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxprune.errors import UserError, unknown
+from jaxprune.errors import unknown
 from jaxprune.mim.mae import MAE, RULES, MaeFlops
 from jaxprune.mim.parts.base import Framework
 from jaxprune.mim.parts.decoder import TokenDecoder
 from jaxprune.mim.parts.masker import Masks, RandomMasker, SharedMasker, SharedMasks
 from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.swin_shapes import architecture
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels
-from jaxprune.mim.parts.visible_swin import stages, traced_pairs, visible_features
+from jaxprune.mim.parts.visible_swin import cell_of, stages, visible_features, visible_flops
 from jaxprune.models.swin import SwinTransformer
-from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.linear import xavier_uniform
-from jaxprune.nn.patch_embed import grid_of, pair
+from jaxprune.nn.patch_embed import grid_of
 from jaxprune.nn.tensor_rules import Rule
 from jaxprune.ops.patches import gather_tokens
 
 RESTORE = ("published", "exact")
-_BLOCK = re.compile(r"layers\.(\d+)\.blocks\.(\d+)\.norm1\.weight")
-_TABLE = "relative_position_bias_table"
 
 
 class GreenMIM(Framework):
@@ -91,13 +88,7 @@ class GreenMIM(Framework):
     ):
         if restore not in RESTORE:
             raise unknown("restore", restore, RESTORE)
-        merged = 2 ** (len(depths) - 1)
-        cell = tuple(side * merged for side in pair(patch_size))
-        if any(side % of_cell for side, of_cell in zip(pair(img_size), cell, strict=True)):
-            raise UserError(
-                f"img_size {img_size} is not a whole number of cells of {cell[0]}x{cell[1]} pixels; each becomes "
-                f"one token of the last of {len(depths)} stages: choose a multiple."
-            )
+        cell = cell_of(img_size, patch_size, len(depths))
         common = {"mlp_ratio": mlp_ratio, "dtype": dtype, "remat": remat, "rngs": rngs}
         swin = SwinTransformer(
             img_size=img_size,
@@ -160,24 +151,13 @@ class GreenMIM(Framework):
     def flops(self, *, as_published: bool = True) -> MaeFlops:
         """Multiply-accumulates of one image by part; see `Framework.flops`.
 
-        As published, all patches are embedded. Attention is over all tokens of a stage if they fill at most two
-        windows, else in groups of the size of a window. The number of groups depends on the mask; the count assumes
-        full groups.
+        As published, all patches are embedded, and attention is grouped as `visible_flops` says.
         """
         swin, masker = self.encoder, self.masker
-        tokens = [masker.num_visible * cells.tokens for cells in stages(swin)]
-        encoder = 0
-        for site in swin.sites():
-            block, n = swin.block(site), tokens[site.stage]
-            pairs = traced_pairs(block.windows, n, shared=isinstance(masker, SharedMasker))
-            window = math.prod(block.windows.size)
-            grouped = n * min(n, window) if n > 2 * window else n**2
-            cost = block.cost(site.grid)
-            encoder += n * (cost.project + cost.mix + cost.feed)
-            encoder += cost.pair * (grouped if as_published else min(pairs.values()))
-        for stage, n in enumerate(tokens[1:], 1):
-            encoder += linear_flops(swin.layers[stage].downsample.reduction, n)
-        embedded = math.prod(swin.grid) if as_published else tokens[0]
+        tokens = masker.num_visible * stages(swin)[0].tokens
+        shared = isinstance(masker, SharedMasker)
+        encoder = visible_flops(swin, masker.num_visible, shared=shared, as_published=as_published)
+        embedded = math.prod(swin.grid) if as_published else tokens
         present = masker.num_visible + masker.num_retained
         decoder = self.decoder.flops(masker.num_visible, present, as_published=as_published)
         return MaeFlops(swin.overhead().embed * embedded, encoder, *decoder)
@@ -198,27 +178,9 @@ class GreenMIM(Framework):
     @classmethod
     def recognise(cls, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
         """Infers the arguments, including the encoder's, from tensors under the names of GreenMIM's repository."""
-        decoder = MAE.recognise(shapes)
-        patches, positions = shapes.get("patch_embed.proj.weight", ()), shapes.get("decoder_pos_embed", ())
-        blocks = sorted({(int(m[1]), int(m[2])) for name in shapes if (m := _BLOCK.match(name))})
-        tables = [shapes.get(f"layers.{stage}.blocks.0.attn.{_TABLE}", ()) for stage in range(len(blocks))]
-        tables = [table for table in tables if len(table) == 2]
-        hidden = shapes.get("layers.0.blocks.0.mlp.fc1.weight", ())
-        if decoder is None or not tables or (len(patches), len(positions), len(hidden)) != (4, 3, 2):
-            return None
-        width, in_chans, *patch_size = patches
-        cells = math.isqrt(positions[1]) << (len(tables) - 1)
-        return decoder | {
-            "img_size": (cells * patch_size[0], cells * patch_size[1]),
-            "patch_size": tuple(patch_size),
-            "in_chans": in_chans,
-            "embed_dim": width,
-            "depths": tuple(sum(of == stage for of, _ in blocks) for stage in range(len(tables))),
-            "num_heads": tuple(heads for _, heads in tables),
-            "window_size": (math.isqrt(tables[0][0]) + 1) // 2,
-            # Adding a little prevents the product with a width from being truncated to one less.
-            "mlp_ratio": math.nextafter(hidden[0] / width, math.inf),
-        }
+        decoder, positions = MAE.recognise(shapes), shapes.get("decoder_pos_embed", ())
+        swin = architecture(shapes, positions[1]) if len(positions) == 3 else None
+        return None if decoder is None or swin is None else decoder | swin
 
 
 def _ranks(ids: Int[Array, "b k"]) -> Int[Array, "b k"]:

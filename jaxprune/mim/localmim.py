@@ -1,5 +1,6 @@
 """LocalMIM: blocks of several depths reconstruct several scales (Wang et al., 2023); with PR-MIM in each decoder."""
 
+import dataclasses
 import functools
 import itertools
 import re
@@ -12,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune import losses
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, unknown
 from jaxprune.mim.mae import MAE
 from jaxprune.mim.parts.base import Framework, MaskedOutput
 from jaxprune.mim.parts.decoder import Decoder, TokenDecoder
@@ -20,6 +21,7 @@ from jaxprune.mim.parts.hog import HOG, hog_levels
 from jaxprune.mim.parts.masker import Masks, RandomMasker
 from jaxprune.mim.parts.partial import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of, fill_grid
+from jaxprune.mim.parts.target import NormalizedPixels, Pixels
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn import LayerNorm, Linear
 from jaxprune.nn.block_cost import linear_flops
@@ -27,12 +29,13 @@ from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import torch_uniform, xavier_uniform
 from jaxprune.nn.params import Fixed, frozen
 from jaxprune.nn.tensor_rules import Rule, Tensor, convolution, convolution_back, within
-from jaxprune.ops.patches import unpatchify
+from jaxprune.ops.patches import normalize_patches, patchify, unpatchify
 
 # Number of upsamplings by 2 of each level's map: cells of 1/4, 1/2, 1 and 2 times the side of a patch.
 DOUBLINGS = (2, 1, 0, -1)
 # The level with one prediction per patch.
 PATCHES = DOUBLINGS.index(0)
+TARGETS = ("hog", "pixels")
 
 
 def default_indices(depth: int) -> tuple[int, ...]:
@@ -133,13 +136,14 @@ class LevelDecoders(Decoder):
     Args:
       num_levels: number of levels, from small cells to large ones; the decoders of the others exist, as published, but
         are not trained.
-      in_dim, out_dim, decoder: see `LevelDecoder`.
+      out_dims: number of values to predict per cell, by level.
+      in_dim, decoder: see `LevelDecoder`.
     """
 
     def __init__(
         self,
         in_dim: int,
-        out_dim: int,
+        out_dims: Sequence[int],
         *,
         num_levels: int = len(DOUBLINGS),
         partial: Partial,
@@ -148,7 +152,8 @@ class LevelDecoders(Decoder):
     ):
         self.reconstruction, self.num_levels = partial.reconstruction, num_levels
         common = {"partial": partial, "rngs": rngs, **decoder}
-        levels = [LevelDecoder(in_dim, out_dim, doublings=doublings, **common) for doublings in DOUBLINGS]
+        of_levels = zip(out_dims, DOUBLINGS, strict=True)
+        levels = [LevelDecoder(in_dim, out_dim, doublings=doublings, **common) for out_dim, doublings in of_levels]
         self.levels = nnx.List([*levels[:num_levels], *map(frozen, levels[num_levels:])])
 
     @property
@@ -156,9 +161,7 @@ class LevelDecoders(Decoder):
         """The decoders of the levels."""
         return list(self.levels)[: self.num_levels]
 
-    def __call__(
-        self, latents: Sequence[Float[Array, "b n d"]], masks: Masks
-    ) -> tuple[Float[Array, "b cells_of_level o"], ...]:
+    def __call__(self, latents: Sequence[Float[Array, "b n d"]], masks: Masks) -> tuple[Float[Array, "b _ _"], ...]:
         """The predictions of every level, from the encoder's output at that level."""
         return tuple(level(latent, masks) for level, latent in zip(self.used, latents, strict=True))
 
@@ -187,10 +190,62 @@ def of_patches(preds: Sequence[Float[Array, "b _ o"]], grid: tuple[int, int]) ->
     return x.reshape(x.shape[0], -1, x.shape[3])
 
 
+def create_target(
+    name: str, patch_size: tuple[int, int], *, num_bins: int, norm_pix_loss: bool, in_chans: int
+) -> HOG | Pixels:
+    """The target of every patch: "hog" of `num_bins`, or "pixels", normalised per cell or not.
+
+    Raises:
+      UserError: there is no such target.
+    """
+    if name not in TARGETS:
+        raise unknown("target", name, TARGETS)
+    if name == "hog":
+        return HOG(patch_size, num_bins=num_bins, in_chans=in_chans)
+    return (NormalizedPixels if norm_pix_loss else Pixels)(patch_size, in_chans)
+
+
+def of_cells(target: Any, cell: tuple[int, int]) -> Any:
+    """The same target for cells of another (height, width)."""
+    return dataclasses.replace(target, patch_size=cell)
+
+
+def targets_of_levels(
+    images: Float[Array, "b H W c"], target: Any, cells: Sequence[tuple[int, int]], biases: Sequence[Array] | None
+) -> tuple[Float[Array, "b _ _"], ...]:
+    """The target of every cell of each level.
+
+    Args:
+      cells: (height, width) of a level's cells.
+      biases: of HOG, see `hog_levels`.
+    """
+    if isinstance(target, HOG):
+        return hog_levels(images, cells, target.num_bins, biases)
+    return tuple(of_cells(target, cell)(images) for cell in cells)
+
+
+def mean_colour_loss(
+    images: Float[Array, "b H W c"], target: Any, cells: Sequence[tuple[int, int]], weights: Sequence[Array]
+) -> Float[Array, ""] | None:
+    """The sum over levels of the loss of predicting each cell's mean colour; None if that predicts no target.
+
+    Args:
+      cells: see `targets_of_levels`.
+      weights: of every cell in the loss, by level.
+    """
+    levels = [of_cells(target, cell) for cell in cells]
+    guesses = [level.mean_colour(images) for level in levels]
+    if any(guess is None for guess in guesses):
+        return None
+    parts = zip(guesses, levels, weights, strict=True)
+    by_level = [losses.masked_mse(guess, level(images), weight) for guess, level, weight in parts]
+    return sum(by_level[1:], by_level[0])
+
+
 class _LocalReconstruction(NamedTuple):
     latents: tuple[Float[Array, "b k d"], ...]
-    preds: tuple[Float[Array, "b cells_of_level o"], ...]
-    targets: tuple[Float[Array, "b cells_of_level o"], ...]
+    preds: tuple[Float[Array, "b _ _"], ...]
+    targets: tuple[Float[Array, "b _ _"], ...]
     masks_by_level: tuple[Float[Array, "b cells_of_level"], ...]
     losses: tuple[Float[Array, ""], ...]
     masks: Masks
@@ -203,11 +258,11 @@ class LocalReconstruction(_LocalReconstruction, MaskedOutput):
     Attributes:
       latents: the encoder's output after the level's block and norm, prefix tokens first.
       preds: the prediction for each cell, in raster order; zeros where nothing is predicted.
-      targets: the histograms of each cell.
+      targets: the target of each cell.
       masks_by_level: the weight of each cell in the loss: its masked fraction (under "partial": retained fraction).
       losses: the loss of each level; their sum is the loss.
       masks: see `Reconstruction`.
-      pred: the prediction for every patch, see `of_patches`.
+      pred: the prediction for every patch, in the space of the target; see `of_patches`.
 
     Single levels are also available by their names in the published code: `latent0`, `pred0`, `target0`, `mask0`,
     `loss0`, ….
@@ -229,7 +284,7 @@ class LocalReconstruction(_LocalReconstruction, MaskedOutput):
 
 
 class LocalMIM(Framework):
-    """Reconstruction of HOG features by four small decoders: early blocks predict fine cells, late blocks coarse ones.
+    """Reconstruction by four small decoders: early blocks predict fine cells, late blocks coarse ones.
 
     The decoders predict cells of 1/4, 1/2, 1 and 2 times the side of a patch. Each has its own norm after the encoder's
     block; that of the last block is the encoder's final norm.
@@ -242,8 +297,10 @@ class LocalMIM(Framework):
     Args:
       indices: the four supervised blocks, from 0, the last block among them; by default 1, 3, depth - 3 and depth - 1,
         of which shallow encoders have some twice or not at all.
+      target: "hog", histograms of oriented gradients, or "pixels".
       num_bins: orientations of the histograms.
       hog_bias: adds fixed random numbers to the gradients, other ones at each level, as published for ViT-L and H.
+      norm_pix_loss: whether "pixels" are normalised per cell.
       mlp_ratio: MLP ratio of encoder and decoders, which also share `qkv_bias`, `norm_eps` and `init_values`.
       decoder_embed_dim, decoder_depth, decoder_num_heads: width, number of blocks and heads of each decoder.
       mask_ratio: see `RandomMasker`.
@@ -268,8 +325,10 @@ class LocalMIM(Framework):
         self,
         *,
         indices: Sequence[int] | None = None,
+        target: str = "hog",
         num_bins: int = 9,
         hog_bias: bool = False,
+        norm_pix_loss: bool = True,
         mlp_ratio: float = 4.0,
         decoder_embed_dim: int = 256,
         decoder_depth: int = 1,
@@ -293,13 +352,19 @@ class LocalMIM(Framework):
         indices = default_indices(vit.depth) if indices is None else tuple(int(i) for i in indices)
         _check(indices, vit, decoder_embed_dim, default=default)
         blocks = sorted(set(indices) & set(range(vit.depth)))
-        target = HOG(vit.patch_embed.patch_size, num_bins=num_bins, in_chans=vit.patch_embed.in_chans)
+        of_patch = create_target(
+            target,
+            vit.patch_embed.patch_size,
+            num_bins=num_bins,
+            norm_pix_loss=norm_pix_loss,
+            in_chans=vit.patch_embed.in_chans,
+        )
         super().__init__(
             encoder=vit,
             masker=RandomMasker(vit.grid, float(mask_ratio), **partial.throwing()),
             decoder=LevelDecoders(
                 vit.embed_dim,
-                target.size,
+                [of_cells(of_patch, cell).size for cell in _cells(vit.patch_embed.patch_size)],
                 num_levels=len(blocks),
                 grid=vit.grid,
                 num_prefix_tokens=vit.num_prefix_tokens,
@@ -310,7 +375,7 @@ class LocalMIM(Framework):
                 **{name: encoder[name] for name in ("qkv_bias", "norm_eps", "init_values") if name in encoder},
                 **common,
             ),
-            target=target,
+            target=of_patch,
         )
         self.indices, self.supervised = indices, tuple(blocks)
         self.last = indices.index(vit.depth - 1)
@@ -319,7 +384,8 @@ class LocalMIM(Framework):
         used = {indices.index(block) for block in blocks}
         places = [place for place in range(len(indices)) if place != self.last]
         self.norms = nnx.List([norms[place] if place in used else frozen(norms[place]) for place in places])
-        self.hog_bias = nnx.List([Fixed(_hog_bias(rngs.params(), (2,))) for _ in indices] if hog_bias else [])
+        biased = hog_bias and target == "hog"
+        self.hog_bias = nnx.List([Fixed(hog_bias_of(rngs.params())) for _ in indices] if biased else [])
 
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> tuple[Float[Array, "b n d"], ...]:
         """The encoder's output at each level: prefix tokens, then the visible patches only."""
@@ -328,12 +394,37 @@ class LocalMIM(Framework):
         norms.insert(self.last, self.encoder.final_norm)
         return tuple(norms[self.indices.index(block)](left[block].x) for block in self.supervised)
 
-    def targets(self, images: Float[Array, "b H W c"]) -> tuple[Float[Array, "b cells_of_level q"], ...]:
-        """The histograms of every level."""
-        height, width = self.patch_size
-        cells = [(int(height / 2.0**doublings), int(width / 2.0**doublings)) for doublings in DOUBLINGS]
+    def targets(self, images: Float[Array, "b H W c"]) -> tuple[Float[Array, "b _ _"], ...]:
+        """The target of every cell of each level."""
         biases = [bias[...] for bias in self.hog_bias] or None
-        return hog_levels(images, cells, self.target.num_bins, biases)[: len(self.supervised)]
+        cells = _cells(self.patch_size)
+        if isinstance(self.target, HOG):  # with all biases, which belong to the levels in their order
+            return targets_of_levels(images, self.target, cells, biases)[: len(self.supervised)]
+        return targets_of_levels(images, self.target, cells[: len(self.supervised)], biases)
+
+    def mean_colour_loss(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, ""] | None:
+        """See `Framework.mean_colour_loss`; the sum over all levels."""
+        used = len(self.supervised)
+        weights = [at_level(masks.masked, self.grid, doublings) for doublings in DOUBLINGS[:used]]
+        return mean_colour_loss(images, self.target, _cells(self.patch_size)[:used], weights)
+
+    def _of_patches(
+        self, preds: Sequence[Float[Array, "b _ _"]], images: Float[Array, "b H W c"]
+    ) -> Float[Array, "b p q"]:
+        """The prediction for every patch; pixels of smaller cells are put together, each with its mean and contrast."""
+        level = min(PATCHES, len(preds) - 1)
+        if level == PATCHES:
+            return preds[PATCHES]
+        if isinstance(self.target, HOG):
+            return of_patches(preds, self.grid)
+        cell, doublings = _cells(self.patch_size)[level], DOUBLINGS[level]
+        pixels = of_cells(self.target, cell).to_pixels(preds[level], images)
+        predicted = unpatchify(pixels, cell, (self.grid[0] << doublings, self.grid[1] << doublings))
+        patches = patchify(predicted, self.patch_size)
+        if not isinstance(self.target, NormalizedPixels):
+            return patches
+        _, mean, std = normalize_patches(patchify(images.astype(jnp.float32), self.patch_size))
+        return (patches - mean) / std
 
     def __call__(
         self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
@@ -345,16 +436,17 @@ class LocalMIM(Framework):
         learned = self.learned(masks)
         weights = tuple(at_level(learned, self.grid, doublings) for doublings in DOUBLINGS[: len(preds)])
         by_level = tuple(losses.masked_mse(*level) for level in zip(preds, targets, weights, strict=True))
-        pred = of_patches(preds, self.grid)
+        pred = self._of_patches(preds, images)
         aux = LocalReconstruction(latents, preds, targets, weights, by_level, masks, pred)
         return sum(by_level[1:], by_level[0]), aux
 
     def summary(self) -> str:
         blocks, levels = ", ".join(map(str, self.supervised)), len(self.supervised)
         scales = "one scale" if levels == 1 else f"{levels} scales"
+        drawn = ", drawn as strokes along the edges" if isinstance(self.target, HOG) else ""
         return (
             f"LocalMIM with {self.reconstruction} reconstruction: encoder blocks {blocks} (from 0) predict "
-            f"{self.target.name} at {scales}, drawn as strokes along the edges; "
+            f"{self.target.name} at {scales}{drawn}; "
             f"{self.masker.mask_ratio:.0%} of the patches are masked, {self.masker.throw_ratio:.0%} never enter a "
             "decoder."
         )
@@ -377,22 +469,30 @@ class LocalMIM(Framework):
         """Infers the arguments, except `indices`, from tensors under the names of LocalMIM's repository."""
         if not {"decoder.3.pred.1.weight", "norm.3.weight", "patch_embed.proj.weight"} <= shapes.keys():
             return None
-        channels = shapes["patch_embed.proj.weight"][1]
+        _, channels, height, width = shapes["patch_embed.proj.weight"]
+        size = shapes["decoder.3.pred.1.weight"][0]
+        pixels = size == 4 * channels * height * width
         return {
             "decoder_embed_dim": shapes["decoder.0.embed.weight"][0],
             "decoder_depth": len(
                 {match[1] for name in shapes if (match := re.match(r"decoder\.0\.blocks\.(\d+)", name))}
             ),
             "decoder_num_heads": 1,  # shapes do not depend on the number of heads
-            "num_bins": shapes["decoder.3.pred.1.weight"][0] // channels,
+            **({"target": "pixels"} if pixels else {"num_bins": size // channels}),
             **({"hog_bias": True} if "hog_enc.0.conv.bias" in shapes else {}),
             **aggregation_of(shapes, "decoder.0."),
         }
 
 
-def _hog_bias(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """PyTorch's initial bias of a 3×3 convolution of one channel."""
-    return jax.random.uniform(key, shape, jnp.float32, -1 / 3, 1 / 3)
+def _cells(patch_size: tuple[int, int]) -> list[tuple[int, int]]:
+    """(height, width) of the cells of each level."""
+    height, width = patch_size
+    return [(int(height / 2.0**doublings), int(width / 2.0**doublings)) for doublings in DOUBLINGS]
+
+
+def hog_bias_of(key: PRNGKeyArray) -> Float[Array, "2"]:
+    """Draws the numbers of a level's `hog_bias`: PyTorch's initial bias of a 3×3 convolution of one channel."""
+    return jax.random.uniform(key, (2,), jnp.float32, -1 / 3, 1 / 3)
 
 
 def _check(indices: tuple[int, ...], vit: VisionTransformer, decoder_embed_dim: int, *, default: bool) -> None:

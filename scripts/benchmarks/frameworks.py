@@ -46,6 +46,7 @@ SETTINGS = {
     "crossmae": (VIT, 0.5),
     "simmim": (VIT, 0.3),
     "localmim": (VIT, 0.65),
+    "localmim_swin": (SWIN, 0.65),
     "tec": (VIT, 0.5),
     "amt": (VIT, 0.4),
     "amt_simmim": (VIT, 0.24),

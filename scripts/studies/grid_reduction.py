@@ -6,8 +6,8 @@ python scripts/studies/grid_reduction.py matrix --config configs/reduction/coco.
 
 `grid` fine-tunes at every point of a grid (Table 1) and prints the best settings of each method and keep rate (Table
 3), or of the dense network (--dense, Table 4). `matrix` fine-tunes each method and keep rate with the settings found on
-ImageNet (I) and with those of the dense baseline (D, --baseline), and prints which is better (Table 5). --set overrides
-any setting of the config, and --grid sets your own grid, here for a small network:
+ImageNet (I) and with those of the dense baseline (D, --baseline), and prints which is better (Table 5), here and in the
+paper. --set overrides any setting of the config, and --grid sets your own grid, here for a small network:
 
 python scripts/studies/grid_reduction.py grid --config configs/reduction/small.py:path=DIR,run=RUN --methods topk \\
     --grid base_lr=0.01,0.001 warmup_epochs=0.1,0.5 --set epochs=1
@@ -33,7 +33,7 @@ from jaxprune.report.table import as_text
 from jaxprune.train.progress import log_to_terminal
 
 sys.path.append(str(Path(__file__).parents[2] / "configs"))
-from _which_tokens import RATES, baseline, on_imagenet
+from _which_tokens import FROM_IMAGENET, RATES, SETTINGS, baseline, on_imagenet
 
 # Table 1; on ImageNet the first two are fixed, and the backbone scale is 1 or .01.
 GRID = {
@@ -110,8 +110,16 @@ def compared(args) -> list[dict]:
         except UserError as error:
             print(f"{method} at {rate:g}: skipped. {error}")
             continue
-        rows.append({"method": method, "keep rate": rate, "I": own, "D": other, "better": "I" if own > other else "D"})
+        better = {"better": "I" if own > other else "D", "in the paper": in_paper(args.data, method, rate)}
+        rows.append({"method": method, "keep rate": rate, "I": own, "D": other, **better})
     return rows
+
+
+def in_paper(data: str, method: str, keep_rate: float) -> str:
+    """Returns what Table 5 has for a method of the paper: the better settings, I or D; "-" for what it has not."""
+    if data not in TABLE_4 or method not in SETTINGS or keep_rate not in RATES:
+        return "-"
+    return "I" if keep_rate in FROM_IMAGENET[data].get(method, ()) else "D"
 
 
 def matrix(rows: list[dict], rates) -> list[dict]:

@@ -7,7 +7,8 @@ Each cell is a fine-tuning run of configs/reduction/<data>.py with the published
 rate; `dense` is the backbone without reduction. `--weights` has a published file for each backbone, `--methods` and
 `--rates` choose some, and `--set NAME=VALUE` overrides any setting. DynamicViT learns from the dense run of its row.
 Every run has its own directory under --out, so an interrupted table goes on where it stopped. One table for each data
-set and backbone is written to --out and printed; scores are top-1 accuracy, or mAP, in percent.
+set and backbone is written to --out and printed; scores are top-1 accuracy, or mAP, in percent, beside those of the
+paper where it has them (DeiT-T and DeiT-B).
 """
 
 from jaxprune import host_memory
@@ -28,6 +29,7 @@ sys.path.append(str(Path(__file__).parents[2] / "configs"))
 sys.path.append(str(Path(__file__).parent))
 from _which_tokens import RATES, SETTINGS
 from grid_reduction import setting
+from which_tokens.published import table_6
 
 ROOT = Path(__file__).parents[2]
 DENSE = "dense"
@@ -54,6 +56,7 @@ def score(args, data: str, backbone: str, method: str, rate: float) -> float:
 def table(args, data: str, backbone: str) -> list[dict]:
     """Returns a row for each method, with its score at each keep rate; a cell that cannot be run is empty."""
     dense = score(args, data, backbone, DENSE, 1.0)
+    published = table_6(backbone, data.partition(":")[0])
     rows = [{"method": DENSE, **{f"{rate:g}": dense for rate in args.rates}}]
     for method in args.methods:
         cells = {}
@@ -65,7 +68,13 @@ def table(args, data: str, backbone: str) -> list[dict]:
                 print(f"{method} at {rate:g} on {data}: skipped. {error}")
                 cells[f"{rate:g}"] = "-"
         rows.append({"method": method, **cells})
-    return rows
+    if not published:
+        return rows
+    of_paper = {f"{rate:g}": f"{rate:g}, paper" for rate in args.rates}
+    return [
+        row | {title: published.get(row["method"], {}).get(rate, "-") for rate, title in of_paper.items()}
+        for row in rows
+    ]
 
 
 @command

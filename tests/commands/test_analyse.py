@@ -54,6 +54,13 @@ def test_all_thirteen_methods_of_the_paper_are_analysed():
     assert len({*config.plans, *(method for method, _ in pairs)}) == 13
     assert {config[f"train_{name}_07"].teacher for name in ("dynamicvit", "sit")} == {"runs/deit", ""}
     assert {config[key].run for key in config if key.startswith("train_")} == {"runs/deit"} == {config.run}
+    config = main.load_config(f"{CONFIG}:published=true,trained=true,every=true,run=runs/deit,path=DIR")
+    trained = [config[key].reduction for key in config if key.startswith("train_")]
+    assert len(trained) == 51 and len({plan.method for plan in trained}) == 13
+    # Each by its own recipe: Table 3 has 20 epochs of warm-up for Top-K at .9, and 5 at .7.
+    assert [config[f"train_topk_0{rate}"].optimizer.warmup_epochs for rate in (9, 7)] == [20, 5]
+    with pytest.raises(UserError, match="add trained=true"):
+        main.load_config(f"{CONFIG}:published=true,every=true")
     with pytest.raises(UserError, match="give run=RUN"):
         main.load_config(f"{CONFIG}:published=true,trained=true")
 

@@ -135,6 +135,7 @@ PUBLISHED = {
     "localmim,size=large": (7.5e-4, 0.75, 50, 5, 0.2, 1024, 1e-6),
     "localmim,encoder=swin,after=100": (1.25e-3, 0.9, 100, 20, 0.1, 1024, 2.5e-7),
     "localmim,encoder=swin,after=400": (1e-3, 0.9, 100, 20, 0.1, 1024, 2.5e-7),
+    "localmim,encoder=swin,after=400-hog": (5e-4, 0.9, 100, 20, 0.1, 2048, 2.5e-7),
     "localmim,encoder=swin,size=large": (2.5e-4, 0.8, 100, 20, 0.3, 2048, 2.5e-7),
     "tec,after=ibot-300": (5e-4, 0.5, 100, 5, 0.1, 1024, 1e-6),
     "tec,after=ibot-800": (5e-4, 0.55, 100, 20, 0.1, 1024, 1e-6),
@@ -158,6 +159,32 @@ def test_greenmim_localmim_and_tec_are_fine_tuned_as_published(framework):
     assert (rates.weight_decay, config.augment.mixup, config.augment.cutmix) == (0.05, 0.8, 1.0)
 
 
+# Of pre-training: framework, orientations, numbers added to gradients, rate of 256 images, batch, warm-up, least rate.
+PRETRAINING = {
+    "localmim.py:epochs=100": ("localmim", 9, None, 2e-4, 2048, 10, 1e-6),
+    "localmim.py:epochs=1600": ("localmim", 9, None, 2e-4, 2048, 40, 1e-6),
+    "localmim.py:size=large,epochs=800": ("localmim", 18, True, 1.5e-4, 4096, 40, 1e-6),
+    "localmim.py:target=pixels": ("localmim", None, None, 2e-4, 2048, 10, 1e-6),
+    "localmim.py:encoder=swin,epochs=400": ("localmim_swin", 18, True, 1e-4, 2048, 40, 0),
+    "localmim.py:encoder=swin,target=pixels": ("localmim_swin", None, None, 1e-4, 2048, 10, 0),
+    "localmim.py:encoder=swin,size=large,epochs=800": ("localmim_swin", 18, True, 1e-4, 4096, 40, 0),
+    "greenmim.py": ("greenmim", None, None, 1.5e-4, 4096, 40, 0),
+    "greenmim.py:size=large": ("greenmim", None, None, 1e-4, 4096, 40, 0),
+}
+
+
+@pytest.mark.parametrize("name", PRETRAINING)
+def test_localmim_and_greenmim_are_pretrained_as_published(name):
+    config = main.load_config(f"{CONFIGS}/mim/{name}")
+    framework, rates = config.mim, config.optimizer
+    numbers = (rates.base_lr, config.batch_size, rates.warmup_epochs, rates.min_lr)
+    assert (framework.name, framework.get("num_bins"), framework.get("hog_bias"), *numbers) == PRETRAINING[name]
+    assert (rates.lr_norm, rates.b1, rates.b2, rates.weight_decay) == (256, 0.9, 0.95, 0.05)
+    large = "size=large" in name
+    if framework.name != "localmim":
+        assert framework.window_size == (14 if large else 7)
+
+
 @pytest.mark.slow
 def test_a_smoke_run_takes_another_network(tmp_path):
     config = main.load_config(f"{CONFIGS}/mim/imagenet_finetune.py:smoke")
@@ -169,7 +196,11 @@ def test_a_smoke_run_takes_another_network(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("pretraining", "finetuning"),
-    [("simmim.py:smoke,encoder=swin", "framework=simmim,encoder=swin"), ("greenmim.py:smoke", "framework=greenmim")],
+    [
+        ("simmim.py:smoke,encoder=swin", "framework=simmim,encoder=swin"),
+        ("greenmim.py:smoke", "framework=greenmim"),
+        ("localmim.py:smoke,encoder=swin", "framework=localmim,encoder=swin"),
+    ],
 )
 def test_a_swin_starts_from_its_pretraining(pretraining, finetuning, tmp_path):
     config = main.load_config(f"{CONFIGS}/mim/{pretraining}")

@@ -281,6 +281,45 @@ def test_whole_state_dicts_load(bias, tmp_path):
     chex.assert_trees_all_equal(again.targets(images), found)
 
 
+PIXELS = [(depth, norm) for depth in (4, 12) for norm in (True, False)]
+
+
+@pytest.mark.parametrize(
+    ("depth", "norm"), [case if case == (4, True) else pytest.param(*case, marks=pytest.mark.slow) for case in PIXELS]
+)
+def test_pixels_of_every_scale(depth, norm):
+    """As LocalMIM's Swin predicts them, by the cells of a ViT."""
+    sizes = {**SMALL, "depth": depth, "target": "pixels", "norm_pix_loss": norm}
+    model = mim.create("localmim", **sizes, rngs=nnx.Rngs(0))
+    images = jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
+    loss, aux = run(model, images, noise=DRAWN["noise"])
+    cells, levels = np.asarray(images), len(model.supervised)
+    assert levels == (2 if depth == 4 else 4)
+    for side, target, pred, weight, found in zip(
+        (2, 4, 8, 16), aux.targets, aux.preds, aux.masks_by_level, aux.losses, strict=False
+    ):
+        rows = 32 // side
+        expected = cells.reshape(2, rows, side, rows, side, 3).swapaxes(2, 3).reshape(2, rows**2, -1)
+        if norm:
+            variance = expected.var(-1, ddof=1, keepdims=True)
+            expected = (expected - expected.mean(-1, keepdims=True)) / np.sqrt(variance + 1e-6)
+        np.testing.assert_allclose(target, expected, atol=1e-5)
+        assert pred.shape == target.shape
+        error = np.square(pred - target).mean(-1)
+        np.testing.assert_allclose(found, (error * weight).sum() / weight.sum(), rtol=1e-5)
+    np.testing.assert_allclose(loss, sum(aux.losses), rtol=1e-6)
+    # A perfect prediction of the finest cells is one of the patches.
+    if levels < 3:
+        whole = model._of_patches(aux.targets, images)
+        np.testing.assert_allclose(whole, model.target(images), atol=1e-3)
+    else:
+        np.testing.assert_array_equal(aux.pred, aux.preds[2])
+    colour = model.mean_colour_loss(images, aux.masks)
+    assert not norm or 0.5 * levels < colour < 1.5 * levels
+    shapes = {name: np.shape(tensor) for name, tensor in to_published(model).items()}
+    assert mim.recognise(shapes)["target"] == "pixels" and "num_bins" not in mim.recognise(shapes)
+
+
 def test_masks_follow_the_scale():
     masked = jnp.asarray([[True, True, False, True, False, False, True, True]])
     np.testing.assert_array_equal(at_level(masked, (2, 4), -1), [[0.5, 0.75]])
@@ -301,7 +340,8 @@ def test_masks_follow_the_scale():
         ({"num_bins": 0}, "num_bins=0"),
         ({"throw_ratio": 0.5}, "reconstruction='progressive'"),
         ({"reconstruction": "progresive"}, "Did you mean 'progressive'"),
-        ({"norm_pix_loss": True}, "LocalMIM has no argument 'norm_pix_loss'"),
+        ({"norm_pix": True}, "LocalMIM has no argument 'norm_pix'"),
+        ({"target": "pixel"}, "Did you mean 'pixels'"),
     ],
 )
 def test_bad_settings_are_refused(arguments, message):

@@ -24,6 +24,7 @@ FILES = {
     "tec": ({**VIT, **DECODER, "num_queries": 3}, {"name": "vit", **VIT, "pos_embed": "sincos"}),
     "distil": (VIT, {"name": "vit", **VIT}),
     "simmim": ({**VIT, "mask_patch": 8}, {"name": "vit", **VIT, **BEIT}),
+    "localmim_swin": ({**SWIN, **DECODER}, {"name": "swin", **SWIN, "norm_eps": 1e-6}),
     "greenmim": ({**SWIN, **DECODER}, {"name": "swin", **SWIN, "norm_eps": 1e-6}),
 }
 
@@ -70,7 +71,7 @@ def test_its_encoder_is_opened_for_its_features(name, saved, monkeypatch):
 @pytest.mark.parametrize("name", FILES)
 def test_a_linear_probe_begins_with_its_encoder_and_norm(name, saved):
     model, path = saved(name)
-    pool = {} if name == "greenmim" else {"global_pool": "token"}
+    pool = {} if FILES[name][1]["name"] == "swin" else {"global_pool": "token"}
     classifier = models.create(**FILES[name][1], **pool, num_classes=3, rngs=nnx.Rngs(1))
     initialise(classifier, at(path))
     check(classifier, model)

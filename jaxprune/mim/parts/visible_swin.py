@@ -19,13 +19,35 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxprune.errors import UserError
 from jaxprune.mim.parts.window_grouping import Groups, group_tokens, locate, most_groups, pack_tokens, window_ids
 from jaxprune.models.swin import SwinTransformer
 from jaxprune.nn.attention import Heads, attend, key_mask_bias, merge_heads
+from jaxprune.nn.block_cost import linear_flops
+from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.swin_block import SwinBlock
 from jaxprune.nn.windows import Windows
 
 _HIDDEN = float(np.finfo(np.float32).min)
+
+
+def cell_of(img_size: int | tuple[int, int], patch_size: int | tuple[int, int], num_stages: int) -> tuple[int, int]:
+    """Height and width in pixels of a cell, which is a token of the last stage.
+
+    >>> cell_of(224, 4, num_stages=4)
+    (32, 32)
+
+    Raises:
+      UserError: the image is not a whole number of cells.
+    """
+    merged = 2 ** (num_stages - 1)
+    height, width = (side * merged for side in pair(patch_size))
+    if any(side % of_cell for side, of_cell in zip(pair(img_size), (height, width), strict=True)):
+        raise UserError(
+            f"img_size {img_size} is not a whole number of cells of {height}x{width} pixels; each becomes one token of "
+            f"the last of {num_stages} stages: choose a multiple."
+        )
+    return height, width
 
 
 class Cells(NamedTuple):
@@ -198,6 +220,19 @@ def visible_features(
     """The last stage's output of a Swin for the visible cells of images, after the final norm.
 
     Args:
+      ids: see `visible_stages`.
+    """
+    return swin.final_norm(visible_stages(swin, images, ids)[-1])
+
+
+def visible_stages(
+    swin: SwinTransformer, images: Float[Array, "b H W c"], ids: Int[Array | np.ndarray, "r k"]
+) -> tuple[Float[Array, "b _ _"], ...]:
+    """What every stage of a Swin gives to the next for the visible cells of images, cell by cell.
+
+    These are a stage's tokens after they were merged; those of the last stage are not merged.
+
+    Args:
       ids: indices of the visible cells on the last stage's grid, one list for all images or one for each. A single
         NumPy list is a mask known on the host.
     """
@@ -206,15 +241,43 @@ def visible_features(
     coords = jnp.asarray(cells[0].coords(ids))
     places = coords[..., 0] * swin.grids[0][1] + coords[..., 1]
     x = swin.patch_embed(x, jnp.broadcast_to(places, (x.shape[0], places.shape[1])))
+    merged = []
     for stage, layer in enumerate(swin.layers):
         if stage:
             side = cells[stage - 1].side
-            merged = layer.downsample(x.reshape(-1, side**2, x.shape[-1]), (side, side))
-            x = merged.reshape(x.shape[0], -1, merged.shape[-1])
+            grouped = layer.downsample(x.reshape(-1, side**2, x.shape[-1]), (side, side))
+            x = grouped.reshape(x.shape[0], -1, grouped.shape[-1])
+            merged.append(x)
         for block in layer.blocks:
             form = cheapest(block.windows, x.shape[1], **kind)
             x = _run(block, x, cells[stage], ids, form, remat=swin.remat)
-    return swin.final_norm(x)
+    return (*merged, x)
+
+
+def visible_flops(swin: SwinTransformer, visible: int, *, shared: bool = True, as_published: bool = True) -> int:
+    """Multiply-accumulates of `visible_features` for one image, without the patch embedding.
+
+    As published, attention is over all tokens of a stage if they fill at most two windows, else in groups of the size
+    of a window. The number of groups depends on the mask; the count assumes full groups.
+
+    Args:
+      visible: number of visible cells.
+      shared: whether all images share one mask.
+      as_published: count the work of published implementations, instead of this one's.
+    """
+    tokens = [visible * cells.tokens for cells in stages(swin)]
+    count = 0
+    for site in swin.sites():
+        block, n = swin.block(site), tokens[site.stage]
+        pairs = traced_pairs(block.windows, n, shared=shared)
+        window = math.prod(block.windows.size)
+        grouped = n * min(n, window) if n > 2 * window else n**2
+        cost = block.cost(site.grid)
+        count += n * (cost.project + cost.mix + cost.feed)
+        count += cost.pair * (grouped if as_published else min(pairs.values()))
+    for stage, n in enumerate(tokens[1:], 1):
+        count += linear_flops(swin.layers[stage].downsample.reduction, n)
+    return count
 
 
 def _run(block: Any, x: Float[Array, "b n d"], cells: Cells, ids: Any, form: str, *, remat: bool) -> Array:
