@@ -4,8 +4,8 @@ python scripts/fuzzing/kills.py [--only pretrain finetune …] [--kills 90] [--i
 
 Each command runs at its smallest, once undisturbed. Then it starts again and is killed after a random time,
 `--in_a_row` times one behind the other in the same directory, before it may end. It has to end without an error, with
-the metrics and parameters of the undisturbed run, bit for bit. Status 1 otherwise. All runs are forks of this process, which has
-imported what they need, and share the cache of compiled programs.
+the metrics and parameters of the undisturbed run, bit for bit. Status 1 otherwise. All runs are forks of this process,
+which has imported what they need, and share the cache of compiled programs.
 """
 
 import argparse
