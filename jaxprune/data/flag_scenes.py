@@ -79,10 +79,10 @@ class FlagScenes(Scenes):
         x, y = self._x - centre_x, self._y - centre_y
         across, down = cos * x + sin * y, cos * y - sin * x
         along, length = (across, width) if UPRIGHT in name else (down, height)
-        first, *others = (np.array(COLOURS[word], np.float32) for word in name.replace(LEVEL, UPRIGHT).split(UPRIGHT))
+        first, *stripes = (np.array(COLOURS[word], np.float32) for word in name.replace(LEVEL, UPRIGHT).split(UPRIGHT))
         colour, before = first, first
-        for number, stripe in enumerate(others, 1):
-            edge = (number / (1 + len(others)) - 0.5) * length
+        for number, stripe in enumerate(stripes, 1):
+            edge = (number / (1 + len(stripes)) - 0.5) * length
             # Antialiased over one pixel, as the outline is.
             colour = colour + np.clip(0.5 + (along - edge) * self._side, 0.0, 1.0)[..., None] * (stripe - before)
             before = stripe

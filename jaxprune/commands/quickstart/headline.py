@@ -43,7 +43,7 @@ def headline(rows: Iterable[BenchmarkRow], speed_up: float) -> BenchmarkRow | No
         if row.result and row.cost.plan != DENSE and not is_rival(row.cost.plan) and row.cost.promise.faster
     ]
     plans = [row for row in faster if not row.cost.plan.startswith(RANDOM)]
-    fast = [row for row in plans if not row.cost.promise.range.low < speed_up]
+    fast = [row for row in plans if verdict(row.cost.promise.range, speed_up) == YES]
     return max(fast or plans, key=lambda row: row.result.scores.accuracy.value, default=None)
 
 
@@ -82,15 +82,15 @@ def checked(
       rows: the measurements of the plans; none without any.
     """
     by_name = {row.cost.plan: row for row in rows}
-    found = {
+    verdicts = {
         "accuracy": _accuracy(config, summaries["finetune"]),
         **_plans(config, by_name),
         "recall": _recall(summaries.get("ranker", {})),
     }
     return [
-        {"expected before the run": text, "measured": found[key][0], "came true": found[key][1]}
+        {"expected before the run": text, "measured": verdicts[key][0], "came true": verdicts[key][1]}
         for key, text in expectations(config).items()
-        if found.get(key)
+        if verdicts.get(key)
     ]
 
 
@@ -117,24 +117,24 @@ def _accuracy(config: Config, tuned: Mapping[str, Any]) -> tuple[str, str]:
 def _plans(config: Config, rows: Mapping[str, BenchmarkRow]) -> dict[str, tuple[str, str]]:
     best = headline(rows.values(), config.expected.speed_up)
     nothing = ("no plan is faster than the dense network", NO)
-    found = {"plan": nothing, "random": nothing}
+    verdicts = {"plan": nothing, "random": nothing}
     if best:
         change, speed = lost(best, rows[DENSE]), best.cost.promise.range
-        both = {verdict(speed, config.expected.speed_up), verdict(change, -config.expected.lost)}
+        parts = {verdict(speed, config.expected.speed_up), verdict(change, -config.expected.lost)}
         text = f"{best.cost.plan}: {findings.with_interval(speed, '.2f')} times, {points(change)}"
-        found["plan"] = (text, NO if NO in both else OPEN if OPEN in both else YES)
+        verdicts["plan"] = (text, NO if NO in parts else OPEN if OPEN in parts else YES)
         beside = rows.get(random_beside(best.cost.plan))
         if beside:
             over = difference(best.result.scores.accuracy, beside.result.scores.accuracy)
-            found["random"] = (f"{points(over)} over {beside.cost.plan}", verdict(over, 0.0))
+            verdicts["random"] = (f"{points(over)} over {beside.cost.plan}", verdict(over, 0.0))
         else:
-            found.pop("random")
+            verdicts.pop("random")
     ranked = next((row for name, row in rows.items() if name.startswith(BY_SCORES)), None)
     if ranked:
         promise = ranked.cost.promise
         word = YES if promise.faster else NO if promise.slower else OPEN
-        found["ranked"] = (f"{findings.with_interval(promise.range, '.2f')} times as fast", word)
-    return found
+        verdicts["ranked"] = (f"{findings.with_interval(promise.range, '.2f')} times as fast", word)
+    return verdicts
 
 
 def _recall(ranked: Mapping[str, Any]) -> tuple[str, str] | None:

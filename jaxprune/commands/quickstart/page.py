@@ -31,7 +31,7 @@ from jaxprune.report.pictures.token_groups import token_groups
 from jaxprune.train.writer import read_metrics
 
 _SMALLER = "smaller images"
-_PICTURED = 4
+_PICTURED = 2
 _ENDS = ("accuracy", "accuracy_low", "accuracy_high")
 _PRUNED = (
     "The fine-tuned network with patches dropped or merged by each plan, without further training, compared with "
@@ -117,34 +117,35 @@ def _opening(section: Section, config: Config, pruned: benchmark.Measured) -> No
     if best and pruned.comparison:
         _pictures(section, rows, best, pruned.comparison.kept)
     if len(rows) > 1:
-        _plot(section, rows, len(pruned.class_names))
+        _plot(section, rows)
 
 
 def _pictures(section: Section, rows: Mapping[str, BenchmarkRow], best: BenchmarkRow, kept: Mapping[str, Any]) -> None:
     beside = random_beside(best.cost.plan)
-    shown = [name for name in (beside, best.cost.plan) if name in kept and name in rows]
-    if not shown:
+    names = [name for name in (beside, best.cost.plan) if name in kept and name in rows]
+    if not names:
         return
-    images, cells = kept[shown[0]].images, []
+    images, cells = kept[names[0]].images, []
     for index, image in enumerate(images[:_PICTURED]):
         cells.append(label(upscale(image), "image"))
-        for name in shown:
+        for name in names:
             patches = kept[name]
-            picture = token_groups(upscale(image), patches.assign[-1][index], patches.grids[-1])
+            groups = patches.assign[-1][index], patches.grids[-1]
+            picture = token_groups(upscale(image), *groups, average=True, thickness=1)
             cells.append(label(picture, "Random keeps" if name == beside else f"{_method(name)} keeps"))
     said = [
-        f"{name} {findings.with_interval(rows[name].cost.promise.range, '.2f')} times as fast as the dense network, "
+        f"{name} is {findings.with_interval(rows[name].cost.promise.range, '.2f')} times as fast as the dense network, "
         f"{points(lost(rows[name], rows[DENSE]))}"
-        for name in shown
+        for name in names
     ]
     section.figure(
-        tile(cells, 2 * (1 + len(shown))),
+        tile(cells, 1 + len(names)),
         f"What is left of the patches. {'; '.join(said)}. Dropped patches are grey; patches merged into one token have "
-        "a border of one colour.",
+        "their mean colour, and a border of one colour.",
     )
 
 
-def _plot(section: Section, rows: Mapping[str, BenchmarkRow], classes: int) -> None:
+def _plot(section: Section, rows: Mapping[str, BenchmarkRow]) -> None:
     of = lambda names: (
         [rows[name].cost.promise.factor for name in names],
         [rows[name].result.scores.accuracy.value for name in names],
@@ -162,7 +163,6 @@ def _plot(section: Section, rows: Mapping[str, BenchmarkRow], classes: int) -> N
         "accuracy",
         tips=groups,
         intervals=intervals,
-        reference={"chance": 1 / classes} if classes else None,
         shares=True,
     )
     section.figure(
@@ -190,8 +190,8 @@ def _step_bars(section: Section, steps: Mapping[str, Sequence[Turn]]) -> None:
 def _curves(section: Section, workdir: Path, tuned: dict[str, Any], scratch: dict[str, Any]) -> None:
     curves = {}
     for phase, name in (("finetune", "pre-trained"), *((("scratch", "from scratch"),) if scratch else ())):
-        found = [(r["step"], r["accuracy"]) for r in read_metrics(workdir / phase) if r["split"] == "eval"]
-        curves[name] = tuple(zip(*found, strict=True))
+        evaluations = [(r["step"], r["accuracy"]) for r in read_metrics(workdir / phase) if r["split"] == "eval"]
+        curves[name] = tuple(zip(*evaluations, strict=True))
     if not all(x and len(x[0]) > 1 for x in curves.values()):
         return
     ends = [x[i] for x, _ in curves.values() for i in (0, -1)]
