@@ -106,7 +106,7 @@ def describe(
     if pruned:
         settings = phase_config(config, "pruned", workdir)
         with reporting.report_section(workdir, report.subtitle, "Its classifier, pruned", "pruned") as section:
-            section.text(_PRUNED if config.finetune.model.get("global_pool") == "token" else f"{_PRUNED} {_POOLED}")
+            section.text(_PRUNED if config.finetune.model.global_pool == "token" else f"{_PRUNED} {_POOLED}")
             benchmark.describe(settings, section, pruned)
 
 
