@@ -3,9 +3,9 @@
 python scripts/studies/scratch.py [--run runs/quickstart] [--rates 4e-3 8e-3 1.6e-2] [--seeds 1] [--out runs/scratch]
 
 `quickstart.py:scratch=steps` compares at equal fine-tuning time; this is the comparison at equal total time, at several
-rates. --run is such a run, finished on this machine: its times set the number of epochs, so that every training from scratch is a whole
-one, with its learning rate decayed to zero. Each rate and seed has its own directory under --out, so an interrupted
-study can be resumed. The table has a row per training, with 95 % intervals over the held-out images.
+rates. --run is such a run, finished on this machine: its times set the number of epochs, so that every training from
+scratch is a whole one, with its learning rate decayed to zero. Each rate and seed has its own directory under --out, so
+an interrupted study can be resumed. The table has a row per training, with 95 % intervals over the held-out images.
 """
 
 from jaxprune import host_memory
