@@ -74,8 +74,8 @@ class Ranker(VisionTransformer):
             return cost
         return cost._replace(head=linear_flops(self.head, self.num_patches))
 
-    def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b {self.num_patches}"], tuple[Array, ...]]:
-        """The scores of all patches; of those that were dropped, -inf if each is scored from its own token."""
+    def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
+        """The scores of all patches, or of those in the tokens, each from its own; -inf if a plan dropped one."""
         if not self.per_patch:
             return super().forward_head(tokens)
         rows = self.head(tokens.x[:, self.num_prefix_tokens :].astype(jnp.float32))[..., 0]

@@ -161,7 +161,13 @@ def _plot(section: Section, rows: Mapping[str, BenchmarkRow]) -> None:
         {group: of(names) for group, names in groups.items()},
         "speed (dense = 1)",
         "accuracy",
+        labels={
+            group: [name.removeprefix(RANDOM) if group == "Random" else name for name in names]
+            for group, names in groups.items()
+            if group in ("Random", _SMALLER)
+        },
         tips=groups,
+        joined=False,
         intervals=intervals,
         shares=True,
     )

@@ -1,5 +1,6 @@
 """The settings of the whole workflow: those of its phases, each the config of another task."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def smoke(config: Config) -> Config:
     if "ranker" in config:
         ranking.smoke(config.ranker)
     if "pruned" in config:
-        config.pruned.update(batch_size=4, rounds=1, num_images=12)
+        # The network of a smoke run has two blocks.
+        plans = dict.fromkeys(re.sub(r"@\d+", lambda at: min(at[0], "@1"), text) for text in config.pruned.plans)
+        config.pruned.update(plans=tuple(plans), batch_size=4, rounds=1, num_images=12)
     return config
 
 
