@@ -4,7 +4,7 @@ python -m jaxprune.main --config=configs/quickstart.py[:scratch=equal]
 
 Takes eight minutes on one CPU core, fewer on two, and needs no download. The result is runs/quickstart/report.html.
 Lengths are in steps, so a busy machine takes longer and trains the same networks. With scratch=equal the classifier is
-also trained without pre-training, for as long as both phases took; with scratch=steps, as many steps as fine-tuning has.
+also trained without pre-training, for as long as both phases took; with scratch=steps, for the steps of fine-tuning.
 """
 
 from jaxprune.commands import benchmark, finetune, pretrain, quickstart, train_ranker
