@@ -196,7 +196,7 @@ def test_hierarchical_networks_are_pruned(tmp_path):
 
 def test_training_from_scratch_takes_as_long_as_both_phases(tmp_path):
     done = tmp_path / "quickstart"
-    commands.find("quickstart")(main.load_config(str(ROOT / "configs/quickstart.py:smoke")), done)
+    commands.find("quickstart")(main.load_config(str(ROOT / "configs/quickstart.py:smoke,scratch=steps")), done)
     for phase, seconds in (("pretrain", 4.0), ("finetune", 2.0), ("scratch", 2.0)):  # as if it had been an idle machine
         workdirs.mark_complete(done / phase, {**workdirs.read_summary(done / phase), "seconds": seconds})
     run("studies/scratch", tmp_path, f"--run={done}", "--rates", "1e-3", "--out=study")

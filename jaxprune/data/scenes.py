@@ -168,10 +168,12 @@ class Scenes:
         """Returns scene `index`."""
         index = range(self._num_examples)[index]
         label = index % len(CLASS_NAMES)
-        # A counter-based generator: every scene has its own part of the stream, in whatever order they are drawn.
-        generator = np.random.Generator(np.random.Philox(key=self._stream, counter=[0, 0, 0, index]))
-        image, mask = self._draw(FORMS[CLASS_NAMES[label]], iter(generator.random(40).tolist()))
+        image, mask = self._draw(FORMS[CLASS_NAMES[label]], iter(self._generator(index).random(40).tolist()))
         return {"image": image, "label": np.int32(label), "mask": mask, "index": np.int32(index)}
+
+    def _generator(self, index: int) -> np.random.Generator:
+        # A counter-based generator: every scene has its own part of the stream, in whatever order they are drawn.
+        return np.random.Generator(np.random.Philox(key=self._stream, counter=[0, 0, 0, index]))
 
     def _draw(self, form: Form, uniforms: Iterator[float]) -> tuple[np.ndarray, np.ndarray]:
         def between(low: float, high: float) -> float:

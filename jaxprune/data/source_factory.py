@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxprune.data import memory, video
 from jaxprune.data.clips import Views
+from jaxprune.data.flag_scenes import FlagScenes
 from jaxprune.data.folder import open_split
 from jaxprune.data.held_out import is_split_here, part_of
 from jaxprune.data.maps.folder import MapFolder
@@ -17,6 +18,8 @@ from jaxprune.data.scenes import Scenes
 from jaxprune.data.source import Source, frames_of
 from jaxprune.data.tfds_source import Tfds
 from jaxprune.errors import UserError, nearest, unknown
+
+SHAPES, FLAGS = OBJECTS = ("shapes", "flags")  # of built-in scenes
 
 
 def _open_folder(
@@ -47,11 +50,18 @@ def _open_scenes(
     num_examples: int = 10_000,
     image_size: int | tuple[int, int] = 64,
     seed: int = 0,
+    objects: str = SHAPES,
     *,
     split: str,
     views: Views | None = None,
     label_maps: bool = False,
 ) -> Source:
+    if objects not in OBJECTS:
+        raise unknown("objects of built-in scenes", objects, OBJECTS)
+    if objects == FLAGS:
+        if views is not None or label_maps:
+            raise UserError(f"There are neither clips nor label maps of scenes of {FLAGS}: set objects={SHAPES!r}.")
+        return FlagScenes(num_examples, image_size, seed, split)
     if label_maps:
         return SceneMaps(num_examples, image_size, seed, split)
     if views is not None:
@@ -88,7 +98,7 @@ def create_source(
     """Opens a source of examples.
 
     Args:
-      source: "scenes" (options num_examples, image_size, seed, views), "folder" (path, labels, exif, held_out,
+      source: "scenes" (options num_examples, image_size, seed, objects, views), "folder" (path, labels, exif, held_out,
         held_out_seed, views) or "tfds" (name, data_dir, labels, image_key, label_key, exif). With `held_out`, a folder
         without splits is divided: that fraction of each class is held out. With `views`, a `clips.Views`, the examples
         are clips: of a folder's videos, or of scenes in motion. With `label_maps`, a `LabelMaps` (True for scenes),

@@ -1,14 +1,16 @@
-"""LTRP's ranking models: a plain ViT that scores all patches from its CLS token, or a ResNet."""
+"""LTRP's ranking models: a plain ViT that scores all patches from its CLS token or each from its own, or a ResNet."""
 
 from typing import Any
 
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
 from jaxprune.models.resnet import ResNet
 from jaxprune.models.vit import VisionTransformer
-from jaxprune.nn import Linear
+from jaxprune.nn import Linear, Overhead, Tokens
+from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.patch_embed import grid_of, pair
 
@@ -21,6 +23,8 @@ class Ranker(VisionTransformer):
 
     Args:
       norm_eps: epsilon of the layer norms; the published rankers have PyTorch's 1e-5.
+      per_patch: score each patch from its own token, with one output for all, instead of all from the CLS token. Not
+        published: a ranker of a few thousand parameters has no room for an output per patch.
       other: as for `VisionTransformer`.
     """
 
@@ -35,6 +39,7 @@ class Ranker(VisionTransformer):
         num_heads: int = 6,
         mlp_ratio: float = 4.0,
         norm_eps: float = 1e-5,
+        per_patch: bool = False,
         dtype: Any = None,
         remat: bool = False,
         rngs: nnx.Rngs,
@@ -59,7 +64,23 @@ class Ranker(VisionTransformer):
             rngs=rngs,
         )
         # LTRP's repository initialises every linear layer so, the head too.
-        self.head = nnx.data(Linear(embed_dim, self.num_patches, kernel_init=xavier_uniform, rngs=rngs))
+        self.per_patch, outputs = per_patch, 1 if per_patch else self.num_patches
+        self.head = nnx.data(Linear(embed_dim, outputs, kernel_init=xavier_uniform, rngs=rngs))
+
+    def overhead(self, img_size: Any = None) -> Overhead:
+        """See `Host`; an output per patch costs as much as it is asked for."""
+        cost = super().overhead(img_size)
+        if not self.per_patch:
+            return cost
+        return cost._replace(head=linear_flops(self.head, self.num_patches))
+
+    def forward_head(self, tokens: Tokens) -> tuple[Float[Array, "b k"], tuple[Array, ...]]:
+        """The scores of all patches, or of those in the tokens, each from its own; -inf if a plan dropped one."""
+        if not self.per_patch:
+            return super().forward_head(tokens)
+        rows = self.head(tokens.x[:, self.num_prefix_tokens :].astype(jnp.float32))[..., 0]
+        scores = jnp.take_along_axis(rows, jnp.maximum(tokens.assign, 0), axis=1)
+        return jnp.where(tokens.assign < 0, -jnp.inf, scores), ()
 
     def scores(
         self, images: Float[Array, "b H W c"], ids_keep: Int[Array, "b k"] | None = None, *, train: bool = False
@@ -72,7 +93,11 @@ class Ranker(VisionTransformer):
           train: has no effect: there is neither dropout nor batch norm.
         """
         tokens = self.encode(self.embed(images, ids_keep), ids_keep).tokens
-        return self.forward_head(tokens._replace(x=self.final_norm(tokens.x)))[0]
+        scores = self.forward_head(tokens._replace(x=self.final_norm(tokens.x)))[0]
+        if ids_keep is None or not self.per_patch:
+            return scores
+        unseen = jnp.full((len(scores), self.num_patches), -jnp.inf)
+        return jnp.put_along_axis(unseen, ids_keep, scores, axis=1, inplace=False)
 
 
 class ConvRanker(ResNet):

@@ -39,7 +39,10 @@ TIMES, RUN = "times.json", "run"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # By command: its config, and the directories that appear in its run, in order, as its phases begin.
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "quickstart": (f"{CONFIGS}/quickstart.py:smoke", ("pretrain", "finetune", "scratch", "ranker", "pruned")),
+    "quickstart": (
+        f"{CONFIGS}/quickstart.py:smoke,scratch=steps",
+        ("pretrain", "finetune", "scratch", "ranker", "pruned"),
+    ),
     "analyse": (f"{CONFIGS}/analyse.py:smoke", ("train", "observed")),
     "evaluate": (f"{CONFIGS}/evaluate.py:smoke", ("train",)),
     "tune": (f"{CONFIGS}/tune.py:smoke", ("train", "tuned")),

@@ -1,11 +1,11 @@
 """Trains the quickstart's classifier from scratch for as long as its pre-training and fine-tuning took together.
 
-python scripts/studies/scratch.py [--run runs/quickstart] [--rates 1.5e-3 3e-3 6e-3] [--seeds 1] [--out runs/scratch]
+python scripts/studies/scratch.py [--run runs/quickstart] [--rates 4e-3 8e-3 1.6e-2] [--seeds 1] [--out runs/scratch]
 
-The quickstart itself compares at equal fine-tuning time; this is the comparison at equal total time. --run is a
-finished quickstart on this machine: its times set the number of epochs, so that every training from scratch is a whole
-one, with its learning rate decayed to zero. Each rate and seed has its own directory under --out, so an interrupted
-study can be resumed. The table has a row per training, with 95 % intervals over the held-out images.
+`quickstart.py:scratch=steps` compares at equal fine-tuning time; this is the comparison at equal total time, at several
+rates. --run is such a run, finished on this machine: its times set the number of epochs, so that every training from
+scratch is a whole one, with its learning rate decayed to zero. Each rate and seed has its own directory under --out, so
+an interrupted study can be resumed. The table has a row per training, with 95 % intervals over the held-out images.
 """
 
 from jaxprune import host_memory
@@ -44,14 +44,16 @@ def row(phase, summary, rate, seconds=0.0):
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, default=Path("runs/quickstart"))
-    parser.add_argument("--rates", type=float, nargs="+", default=[1.5e-3, 3e-3, 6e-3], help="base learning rates")
+    parser.add_argument("--rates", type=float, nargs="+", default=[4e-3, 8e-3, 1.6e-2], help="base learning rates")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/scratch"))
     args = parser.parse_args()
     log_to_terminal()
     for phase in ("pretrain", "finetune", "scratch"):
         if not is_complete(args.run / phase):
-            raise UserError(f"{args.run / phase} is not a finished training: run configs/quickstart.py first.")
+            raise UserError(
+                f"{args.run / phase} is not a finished training: run configs/quickstart.py:scratch=steps first."
+            )
     before, tuned, short = (read_summary(args.run / phase) for phase in ("pretrain", "finetune", "scratch"))
     config: Any = ConfigDict(recorded_config(args.run))
     epochs = steps_in(before["seconds"] + tuned["seconds"], short) * config.finetune.batch_size / tuned["examples"]

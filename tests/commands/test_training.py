@@ -54,7 +54,7 @@ def test_the_linear_probe_names_lars_with_its_momentum():
 @pytest.fixture
 def old_run(tmp_path):
     """The directory of a run whose config lacks `optimizer.name`, and its config as it is today."""
-    config = main.load_config(f"{CONFIGS}/quickstart.py:smoke")
+    config = main.load_config(f"{CONFIGS}/quickstart.py:smoke,scratch=steps")
     begin(config, tmp_path)
     record = json.loads((tmp_path / "config.json").read_text())
     for phase in ("pretrain", "finetune", "ranker"):

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from support import assert_gradients, golden, golden_names, in_names, nhwc, weights
 
-from jaxprune import checkpoints, losses, ranking
+from jaxprune import checkpoints, flops, losses, ranking, reduction
 from jaxprune.errors import UserError
 from jaxprune.nn.batch_norm import batch_stats
 from jaxprune.nn.params import merge, split
@@ -91,3 +91,19 @@ def test_every_linear_layer_starts_xavier_uniform():
     model = ranking.create("vit", img_size=32, patch_size=4, embed_dim=96, depth=1, num_heads=3, rngs=nnx.Rngs(0))
     inputs, outputs = model.head.kernel.shape
     assert np.std(model.head.kernel[...]) == pytest.approx((2 / (inputs + outputs)) ** 0.5, rel=0.05)
+
+
+def test_a_ranker_that_scores_each_patch_from_its_own_token():
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2}
+    ranker = ranking.create("vit", **sizes, per_patch=True, rngs=nnx.Rngs(0))
+    images = jax.random.normal(jax.random.key(0), (2, 32, 32, 3))
+    scores = ranker.scores(images)
+    assert scores.shape == (2, ranker.num_classes) == (2, 16) and ranker.head.kernel.shape == (16, 1)
+    chex.assert_trees_all_close(ranker(images)[0], scores)
+    everything = jnp.tile(jnp.arange(16)[::-1], (2, 1))
+    chex.assert_trees_all_close(ranker.scores(images, everything), scores, atol=1e-5)
+    seen = ranker.scores(images, jnp.array([[3, 1], [5, 0]]))
+    assert np.isfinite(np.asarray(seen)).nonzero()[1].tolist() == [1, 3, 0, 5]
+    half = reduction.apply(ranker, reduction.Plan("topk", keep_rate=0.5, reduction_loc=(0,)))
+    assert np.isfinite(np.asarray(half(images)[0])).sum(1).tolist() == [8, 8]
+    assert flops.of_model(ranker).head == 16 * 16

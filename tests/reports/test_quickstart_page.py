@@ -10,7 +10,7 @@ from written_pages import read_page
 
 from jaxprune import main
 from jaxprune.bench.costs import BenchmarkRow, PlanCost, Promise
-from jaxprune.bench.timing import OverRounds
+from jaxprune.bench.timing import OverRounds, Turn
 from jaxprune.commands import benchmark, evaluate, train_ranker
 from jaxprune.commands.shared import reporting
 from jaxprune.evaluate.collectors.agreement import Scores
@@ -19,9 +19,10 @@ from jaxprune.measures.intervals import Interval
 from jaxprune.report.table import Table
 
 # The package has a function of the same name.
+headline = import_module("jaxprune.commands.quickstart.headline")
 quickstart = import_module("jaxprune.commands.quickstart.run")
 
-CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "quickstart.py")
+CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "quickstart.py") + ":scratch=steps"
 COMMON = {"data": "40 scenes", "held_out": 50, "classes": 10, "plan": None}
 SUMMARIES = {
     "pretrain": {**COMMON, "steps": 900, "planned_steps": 1250, "seconds": 165.2, "loss": 0.03},
@@ -42,6 +43,8 @@ SUMMARIES = {
     },
 }
 SUMMARIES["pretrain"]["ratio_to_mean_colour"] = 0.6543
+
+RECALL = ("51.5%; centre 63.4%, norm 46.6%",)
 
 
 def row(plan, gflops, faster, accuracy):
@@ -66,6 +69,7 @@ ROWS = Table(
 )
 
 
+TURNS = {"PR-MIM": [Turn(0.2, 0.2)] * 2, "full form": [Turn(0.3, 0.3)] * 2}
 ACCURACIES = {"pretrain": (), "finetune": (0.4, 0.6), "scratch": (0.3, 0.46), "ranker": ()}  # of each evaluation
 
 
@@ -113,17 +117,32 @@ def test_the_results_come_first_then_the_phases(workdir):
         ),
     }
     assert part.texts[0].startswith("Whether pre-training helped cannot be told from these images: +14.0 points [-5.")
-    (table,) = part.tables
-    assert table.caption == "Every phase is timed and capped by the config; the report is not."
-    # Seconds; the caps are 2.75, 1.25, 1.25 and 1.5 minutes.
-    assert table.rows == [
-        ["phase", "steps", "of", "seconds", "cap"],
-        ["pretrain", "900", "1,250", "165", "165"],
-        ["finetune", "375", "375", "70", "75"],
-        ["scratch", "375", "375", "70", "75"],
-        ["ranker", "156", "156", "80", "90"],
+    expected, table = part.tables
+    assert expected.rows == [
+        ["expected before the run", "measured", "came true"],
+        [
+            "the classifier is right on at least 70% of the held-out images",
+            "60.0% [46.2%, 72.4%]",
+            "cannot be told",
+        ],
+        [
+            "a plan is at least 1.5 times as fast and loses at most 2 points",
+            "fast but wrong: 1.80 times, -30.0 points [-30.0, -30.0]",
+            "no",
+        ],
+        ["the ranker finds more of the object's patches than their nearness to the centre", *RECALL, "no"],
     ]
-    (plot,) = part.figures
+    assert table.caption.startswith("Lengths are in steps: a busy machine takes longer and trains the same networks.")
+    assert table.rows == [
+        ["phase", "steps", "of", "seconds"],
+        ["pretrain", "900", "1,250", "165"],
+        ["finetune", "375", "375", "70"],
+        ["scratch", "375", "375", "70"],
+        ["ranker", "156", "156", "80"],
+    ]
+    against_speed, plot = part.figures
+    assert against_speed.caption.startswith("Accuracy against measured speed, with 95 % intervals")
+    assert {"dense", "topk", "speed (dense = 1)", "accuracy"} <= set(against_speed.labels)
     assert plot.caption.startswith(
         "In the end, the pre-trained network has an accuracy of 60.0% on held-out scenes, that from scratch 46.0%, "
         "chance 10.0%."
@@ -131,6 +150,41 @@ def test_the_results_come_first_then_the_phases(workdir):
     assert {"pre-trained", "from scratch", "chance", "step", "held-out accuracy"} <= set(plot.labels)
     assert page.parts["Pre-training"].notes == ["Stopped at step 900 of 1250: max_minutes was reached."]
     assert page.parts["Fine-tuning"].notes == [] and page.parts["Its classifier, pruned"].tables
+
+
+FLAGS = Table(
+    [
+        row("dense", 4.0, 1.0, 0.88),
+        row("from_scores:keep_rate=0.25", 1.4, 2.9, 0.87),
+        row("tome@1:keep_rate=0.25,rounds=3", 2.2, 1.7, 0.86),
+        row("random@0:keep_rate=0.25", 1.3, 3.0, 0.7),
+        row("img_size=96", 2.0, 2.2, 0.875),
+    ]
+)
+
+
+def test_the_headline_is_the_most_accurate_plan_of_those_fast_enough():
+    assert headline.headline(FLAGS, 1.5).cost.plan == "from_scores:keep_rate=0.25"
+    assert headline.headline(FLAGS[2:], 1.5).cost.plan == "tome@1:keep_rate=0.25,rounds=3"
+    # None is as fast: the most accurate of the faster ones; and none is faster.
+    assert headline.headline(FLAGS, 9.0).cost.plan == "from_scores:keep_rate=0.25"
+    assert headline.headline(FLAGS[:1], 1.5) is None
+
+
+def test_what_was_expected_is_checked():
+    config = main.load_config(CONFIG)
+    ranked = {"recall": 0.9, "recall_centre": 0.3, "recall_norm": 0.5}
+    found = headline.checked(config, {"finetune": {"accuracy": 0.88}, "ranker": ranked}, FLAGS)
+    assert len(found) == len(headline.expectations(config)) == 5
+    assert {row["came true"] for row in found} == {"yes"}
+    assert found[2]["measured"] == "+17.0 points [+17.0, +17.0] over random@0:keep_rate=0.25"
+    slow = headline.checked(config, {"finetune": {"accuracy": 0.5}}, FLAGS[:1])
+    assert [row["came true"] for row in slow] == ["no", "no", "no"]
+
+
+def test_a_run_without_expectations_states_none():
+    config = main.load_config(str(Path(CONFIG).parent / "mim" / "cifar10.py"))
+    assert headline.expectations(config) == {}
 
 
 def test_the_summary_names_no_plan_that_may_be_as_accurate_as_another():
@@ -155,8 +209,11 @@ def test_a_plan_is_faster_only_if_it_is_in_every_round():
 def test_the_summary_names_the_most_accurate_plan_that_is_faster(tmp_path, monkeypatch):
     for phase in SUMMARIES:
         monkeypatch.setitem(quickstart._TASKS, phase, lambda config, folder, phase=phase: trained(phase, folder))
+    monkeypatch.setattr(quickstart, "step_times", lambda config, rounds: TURNS)
     monkeypatch.setattr(benchmark, "measure", lambda config, workdir: benchmark.Measured("vit", ROWS, None, ()))
     summary = quickstart.run(main.load_config(CONFIG), tmp_path / "run")
+    captions = [figure.caption for figure in read_page(tmp_path / "run" / "report.html").parts["Results"].figures]
+    assert any("Full ÷ PR-MIM = 1.50 [1.50, 1.50] in 2 rounds." in caption for caption in captions)
     assert summary == {
         "reconstruction_ratio": 0.6543,
         "object_recall": 0.515,

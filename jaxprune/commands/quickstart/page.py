@@ -1,83 +1,226 @@
 """The report of the whole workflow: the results, then a section per phase."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxprune.bench.costs import BenchmarkRow
+from jaxprune.bench.timing import OverRounds, Turn, speed_up
 from jaxprune.commands import benchmark, evaluate, finetune, pretrain, train_ranker
+from jaxprune.commands.quickstart.headline import (
+    BY_SCORES,
+    RANDOM,
+    checked,
+    headline,
+    is_rival,
+    lost,
+    points,
+    random_beside,
+)
 from jaxprune.commands.quickstart.settings import phase_config
+from jaxprune.commands.quickstart.step_times import FULL, PR_MIM
 from jaxprune.commands.shared import reporting
 from jaxprune.commands.train_ranker.page import recall_tile
 from jaxprune.config import Config
 from jaxprune.measures.intervals import Interval, difference
-from jaxprune.report import Report, plots
+from jaxprune.reduction import DENSE
+from jaxprune.report import Report, Section, findings, plots
+from jaxprune.report.pictures.layout import tile, upscale
+from jaxprune.report.pictures.text import label
+from jaxprune.report.pictures.token_groups import token_groups
 from jaxprune.train.writer import read_metrics
 
+_SMALLER = "smaller images"
+_PICTURED = 2
 _ENDS = ("accuracy", "accuracy_low", "accuracy_high")
 _PRUNED = (
     "The fine-tuned network with patches dropped or merged by each plan, without further training, compared with "
-    "random patches. Methods that rank patches by CLS attention do worse on a network that pools over "
+    "random patches and with smaller images."
+)
+_POOLED = (
+    "Methods that rank patches by CLS attention do worse on a network that pools over "
     "patches, because its CLS token was never trained to attend."
 )
 
 
 def describe(
-    config: Config, workdir: Path, summaries: dict[str, dict[str, Any]], pruned: benchmark.Measured | None = None
+    config: Config,
+    workdir: Path,
+    summaries: dict[str, dict[str, Any]],
+    pruned: benchmark.Measured | None = None,
+    steps: Mapping[str, Sequence[Turn]] | None = None,
 ) -> None:
     """Writes the report of the whole workflow.
 
     Args:
       summaries: the summaries of the training phases.
       pruned: the measurements of the classifier under plans.
+      steps: the turns of a pre-training step in both forms.
     """
-    pre, tuned, scratch = (summaries[phase] for phase in ("pretrain", "finetune", "scratch"))
+    pre, tuned, scratch = (summaries.get(phase, {}) for phase in ("pretrain", "finetune", "scratch"))
     ranked = summaries.get("ranker", {})
     report = Report("jaxprune quickstart", "A vision transformer pre-trained by masked image modelling, in minutes")
     section = report.section("Results", slug="quickstart")
+    if pruned:
+        _opening(section, config, pruned)
+    came_true = checked(config, summaries, pruned.rows if pruned else ())
+    if came_true:
+        section.table(came_true, caption="What the config expected before the run; in brackets 95 % or all rounds.")
     section.metric_tiles(
         {
             "accuracy, pre-trained": _accuracy(tuned),
-            "accuracy, from scratch": _accuracy(scratch),
+            **({"accuracy, from scratch": _accuracy(scratch)} if scratch else {}),
             "chance": f"{1 / tuned['classes']:.0%}",
             **_reconstruction_tile(pre),
             **({"object patches found": recall_tile(ranked)} if "recall" in ranked else {}),
         }
     )
-    caps = {phase: phase_config(config, phase, workdir).max_minutes * 60 for phase in summaries}
-    section.text(did_it_help(tuned, scratch, equal_time=config.scratch_time == "equal"))
+    if scratch:
+        section.text(did_it_help(tuned, scratch, equal_time=config.scratch_time == "equal"))
+    if steps:
+        _step_bars(section, steps)
     section.table(
         [
-            {"phase": p, "steps": s["steps"], "of": s["planned_steps"], "seconds": round(s["seconds"]), "cap": caps[p]}
+            {
+                "phase": p,
+                "steps": s["steps"],
+                "of": s["planned_steps"],
+                "seconds": round(s["seconds"]),
+                **_cap(config, p),
+            }
             for p, s in summaries.items()
         ],
-        caption="Every phase is timed and capped by the config; the report is not.",
+        caption=_lengths(config, summaries),
     )
-    curves = {}
-    for phase, label in (("finetune", "pre-trained"), ("scratch", "from scratch")):
-        points = [(r["step"], r["accuracy"]) for r in read_metrics(workdir / phase) if r["split"] == "eval"]
-        curves[label] = tuple(zip(*points, strict=True))
-    if all(len(x) > 1 for x, _ in curves.values()):
-        ends = [x[i] for x, _ in curves.values() for i in (0, -1)]
-        chance = 1 / tuned["classes"]
-        reference = {"chance": ([min(ends), max(ends)], [chance, chance])}
-        plot = plots.line_plot(curves, "step", "held-out accuracy", reference=reference, shares=True)
-        section.figure(
-            plot,
-            f"In the end, the pre-trained network has an accuracy of {tuned['accuracy']:.1%} on held-out scenes, that "
-            f"from scratch {scratch['accuracy']:.1%}, chance {chance:.1%}.{plots.cut_note(plot)}",
-        )
+    _curves(section, workdir, tuned, scratch)
     section.command(reporting.command())
     report.add_to(workdir / "report.html")
     pretrain.describe(phase_config(config, "pretrain", workdir), workdir / "pretrain", pre, report_dir=workdir)
     for phase in ("finetune", "scratch"):
-        finetune.describe(phase_config(config, phase, workdir), workdir / phase, summaries[phase], report_dir=workdir)
+        if phase in summaries:
+            settings = phase_config(config, phase, workdir)
+            finetune.describe(settings, workdir / phase, summaries[phase], report_dir=workdir)
     if ranked:
         train_ranker.describe(phase_config(config, "ranker", workdir), workdir / "ranker", ranked, report_dir=workdir)
     evaluate.assess(workdir / "finetune", workdir)
     if pruned:
         settings = phase_config(config, "pruned", workdir)
         with reporting.report_section(workdir, report.subtitle, "Its classifier, pruned", "pruned") as section:
-            section.text(_PRUNED)
+            section.text(_PRUNED if config.finetune.model.global_pool == "token" else f"{_PRUNED} {_POOLED}")
             benchmark.describe(settings, section, pruned)
+
+
+def _opening(section: Section, config: Config, pruned: benchmark.Measured) -> None:
+    """Adds what a plan and Random keep of some images, and the accuracy of all plans against their measured speed."""
+    rows = {row.cost.plan: row for row in pruned.rows if row.result}
+    best = headline(rows.values(), config.expected.speed_up)
+    if best and pruned.comparison:
+        _pictures(section, rows, best, pruned.comparison.kept)
+    if len(rows) > 1:
+        _plot(section, rows)
+
+
+def _pictures(section: Section, rows: Mapping[str, BenchmarkRow], best: BenchmarkRow, kept: Mapping[str, Any]) -> None:
+    beside = random_beside(best.cost.plan)
+    names = [name for name in (beside, best.cost.plan) if name in kept and name in rows]
+    if not names:
+        return
+    images, cells = kept[names[0]].images, []
+    for index, image in enumerate(images[:_PICTURED]):
+        cells.append(label(upscale(image), "image"))
+        for name in names:
+            patches = kept[name]
+            groups = patches.assign[-1][index], patches.grids[-1]
+            picture = token_groups(upscale(image), *groups, average=True, thickness=1)
+            cells.append(label(picture, "Random keeps" if name == beside else f"{_method(name)} keeps"))
+    said = [
+        f"{name} is {findings.with_interval(rows[name].cost.promise.range, '.2f')} times as fast as the dense network, "
+        f"{points(lost(rows[name], rows[DENSE]))}"
+        for name in names
+    ]
+    section.figure(
+        tile(cells, 1 + len(names)),
+        f"What is left of the patches. {'; '.join(said)}. Dropped patches are grey; patches merged into one token have "
+        "their mean colour, and a border of one colour.",
+    )
+
+
+def _plot(section: Section, rows: Mapping[str, BenchmarkRow]) -> None:
+    of = lambda names: (
+        [rows[name].cost.promise.factor for name in names],
+        [rows[name].result.scores.accuracy.value for name in names],
+    )
+    groups: dict[str, list[str]] = {}
+    for name in rows:
+        group = _SMALLER if is_rival(name) else "Random" if name.startswith(RANDOM) else name
+        groups.setdefault(group, []).append(name)
+    for names in groups.values():
+        names.sort(key=lambda name: rows[name].cost.promise.factor)
+    intervals = {group: [rows[name].result.scores.accuracy[1:] for name in names] for group, names in groups.items()}
+    plot = plots.scatter_plot(
+        {group: of(names) for group, names in groups.items()},
+        "speed (dense = 1)",
+        "accuracy",
+        labels={
+            group: [name.removeprefix(RANDOM) if group == "Random" else name for name in names]
+            for group, names in groups.items()
+            if group in ("Random", _SMALLER)
+        },
+        tips=groups,
+        joined=False,
+        intervals=intervals,
+        shares=True,
+    )
+    section.figure(
+        plot,
+        "Accuracy against measured speed, with 95 % intervals: the plans, Random at the same rate, and the dense "
+        f"network on smaller images.{plots.cut_note(plot)}",
+    )
+
+
+def _method(name: str) -> str:
+    return "the ranker" if name.startswith(BY_SCORES) else name.partition("@")[0].partition(":")[0]
+
+
+def _step_bars(section: Section, steps: Mapping[str, Sequence[Turn]]) -> None:
+    milliseconds = {name: OverRounds.of([1000 * turn.wall for turn in turns]) for name, turns in steps.items()}
+    faster = Interval(*speed_up(steps[FULL], steps[PR_MIM]))
+    rounds = len(steps[FULL])
+    section.figure(
+        plots.bar_plot({name: times.median for name, times in milliseconds.items()}, xlabel="ms a step"),
+        "A step of pre-training, loss and gradient: PR-MIM, which decodes a part of the masked patches, against the "
+        f"full form, which decodes all. Full ÷ PR-MIM = {findings.with_interval(faster, '.2f')} in {rounds} rounds.",
+    )
+
+
+def _curves(section: Section, workdir: Path, tuned: dict[str, Any], scratch: dict[str, Any]) -> None:
+    curves = {}
+    for phase, name in (("finetune", "pre-trained"), *((("scratch", "from scratch"),) if scratch else ())):
+        evaluations = [(r["step"], r["accuracy"]) for r in read_metrics(workdir / phase) if r["split"] == "eval"]
+        curves[name] = tuple(zip(*evaluations, strict=True))
+    if not all(x and len(x[0]) > 1 for x in curves.values()):
+        return
+    ends = [x[i] for x, _ in curves.values() for i in (0, -1)]
+    chance = 1 / tuned["classes"]
+    reference = {"chance": ([min(ends), max(ends)], [chance, chance])}
+    plot = plots.line_plot(curves, "step", "held-out accuracy", reference=reference, shares=True)
+    beside = f", that from scratch {scratch['accuracy']:.1%}" if scratch else ""
+    section.figure(
+        plot,
+        f"In the end, the pre-trained network has an accuracy of {tuned['accuracy']:.1%} on held-out scenes{beside}, "
+        f"chance {chance:.1%}.{plots.cut_note(plot)}",
+    )
+
+
+def _cap(config: Config, phase: str) -> dict[str, float]:
+    minutes = config["finetune" if phase == "scratch" else phase].max_minutes
+    return {"cap": minutes * 60} if minutes else {}
+
+
+def _lengths(config: Config, summaries: Mapping[str, Any]) -> str:
+    if any(_cap(config, phase) for phase in summaries):
+        return "Every phase is timed and capped by the config; the report is not."
+    return "Lengths are in steps: a busy machine takes longer and trains the same networks. The report is not timed."
 
 
 def did_it_help(tuned: dict[str, Any], scratch: dict[str, Any], *, equal_time: bool = False) -> str:
@@ -91,10 +234,9 @@ def did_it_help(tuned: dict[str, Any], scratch: dict[str, Any], *, equal_time: b
     change = difference(*(Interval(*(run[name] for name in _ENDS)) for run in (tuned, scratch)))
     word = "helped" if change.low > 0 else "harmed" if change.high < 0 else ""
     start = f"**Pre-training {word}**" if word else "**Whether pre-training helped cannot be told from these images**"
-    points = f"{100 * change.value:+.1f} points [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
     against = "for the time of both phases" if equal_time else "for as many steps as fine-tuning"
     return (
-        f"{start}: {points} over training from scratch {against}. In brackets the 95 % interval over "
+        f"{start}: {points(change)} over training from scratch {against}. In brackets the 95 % interval over "
         f"{tuned['held_out']} held-out images (Newcombe), of one run each."
     )
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxprune.commands import benchmark, finetune, pretrain, train_ranker
+from jaxprune.commands.quickstart.headline import checked, expectations
 from jaxprune.commands.quickstart.page import describe
 from jaxprune.commands.quickstart.settings import phase_config, phases
+from jaxprune.commands.quickstart.step_times import step_times
 from jaxprune.commands.shared.training import begin
 from jaxprune.config import Config
 from jaxprune.files import write_atomically
@@ -23,6 +25,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Runs the phases one after the other, each in its own run directory in `workdir`, and writes one report."""
     if summary := begin(config, workdir):
         return summary
+    for text in expectations(config).values():
+        print(f"Expected: {text}.")
     summaries = {}
     for phase in phases(config):
         task, settings = _TASKS[phase], phase_config(config, phase, workdir)
@@ -35,6 +39,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     pruned = None
     if "pruned" in config:
         pruned = benchmark.measure(phase_config(config, "pruned", workdir), workdir / "pruned")
+    steps = step_times(phase_config(config, "pretrain", workdir), config.step_rounds) if config.step_rounds else None
     # Not every target supports a mean colour, and not all data have object masks.
     optional = {
         "reconstruction_ratio": summaries["pretrain"].get("ratio_to_mean_colour"),
@@ -43,11 +48,13 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     summary = {
         **{name: value for name, value in optional.items() if value is not None},
         "accuracy": summaries["finetune"]["accuracy"],
-        "accuracy_from_scratch": summaries["scratch"]["accuracy"],
+        **({"accuracy_from_scratch": summaries["scratch"]["accuracy"]} if "scratch" in summaries else {}),
         **(_best(pruned) if pruned else {}),
         "seconds": {phase: round(s["seconds"], 1) for phase, s in summaries.items()},
     }
-    describe(config, workdir, summaries, pruned)
+    describe(config, workdir, summaries, pruned, steps)
+    for row in checked(config, summaries, pruned.rows if pruned else ()):
+        print(f"Expected: {row['expected before the run']}. Measured: {row['measured']}. {row['came true']}")
     workdirs.mark_complete(workdir, summary)
     return summary
 

@@ -1,5 +1,6 @@
 """The settings of the whole workflow: those of its phases, each the config of another task."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from jaxprune.commands.train_ranker import settings as ranking
 from jaxprune.config import Config
 from jaxprune.train import workdir as workdirs
 
-_TIMES_ABOUT = 'of training from scratch: "steps", as many as fine-tuning, or "equal", the time of both phases'
+_TIMES_ABOUT = 'of training from scratch: "steps" as fine-tuning, "equal" to the time of both phases, or "none"'
 _SLACK = 1.1  # on the time from scratch, since steps vary in length
+NO_SCRATCH = "none"
 RANKER = "ltrp"  # as the scorer of plans, means the ranker of this run
 PHASES = ("pretrain", "finetune", "scratch", "ranker")
 
@@ -23,6 +25,15 @@ class Scratch:
     """`config.scratch`: optimizer settings of training from scratch that differ from fine-tuning."""
 
     layer_decay: float = settings.number(1.0, "see finetune.optimizer", above=0, at_most=1)
+
+
+@settings.record()
+class Expected:
+    """`config.expected`: what the run should show, written before it and checked in its report; 0: nothing expected."""
+
+    accuracy: float = settings.number(0.0, "of the fine-tuned classifier, at least", at_least=0, at_most=1)
+    speed_up: float = settings.number(0.0, "measured, of a plan, at least", at_least=0)
+    lost: float = settings.number(0.02, "accuracy that this plan loses, at most", at_least=0, at_most=1)
 
 
 @settings.record()
@@ -39,24 +50,30 @@ class Settings(settings.Settings):
         *("pretrain.data.path", "pretrain.mim.name", "ranker.epochs", "workdir", "seed"),
     )
 
+    expected: Expected = Expected()
+    step_rounds: int = settings.number(0, "> 0: times a step of PR-MIM and of the full form, in rounds", at_least=0)
     scratch: Scratch = Scratch()
-    scratch_time: str = settings.choice("steps", _TIMES_ABOUT, ("steps", "equal"))
+    scratch_time: str = settings.choice("steps", _TIMES_ABOUT, ("steps", "equal", NO_SCRATCH))
 
 
 def smoke(config: Config) -> Config:
     """Shrinks a config of the command to run in seconds on a CPU, on built-in data."""
     pretraining.smoke(config.pretrain)
     finetuning.smoke(config.finetune)
+    config.step_rounds = min(config.step_rounds, 1)
     if "ranker" in config:
         ranking.smoke(config.ranker)
     if "pruned" in config:
-        config.pruned.update(batch_size=4, rounds=1, num_images=12)
+        # The network of a smoke run has two blocks.
+        plans = dict.fromkeys(re.sub(r"@\d+", lambda at: min(at[0], "@1"), text) for text in config.pruned.plans)
+        config.pruned.update(plans=tuple(plans), batch_size=4, rounds=1, num_images=12)
     return config
 
 
 def phases(config: Config) -> list[str]:
-    """The phases of the config, in order; a ranker is trained if the config has one."""
-    return [phase for phase in PHASES if phase != "ranker" or "ranker" in config]
+    """The phases of the config, in order: a ranker is trained if it has one, and from scratch if it says how long."""
+    left_out = {"ranker": "ranker" not in config, "scratch": config.scratch_time == NO_SCRATCH}
+    return [phase for phase in PHASES if not left_out.get(phase)]
 
 
 def phase_config(config: Config, phase: str, workdir: Path) -> Config:

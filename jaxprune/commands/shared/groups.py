@@ -12,7 +12,7 @@ from jaxprune.commands.shared.settings import ABSENT, Settings, choice, number, 
 from jaxprune.config import Config
 from jaxprune.data.loader import TRAIN_CROPS
 from jaxprune.data.randaugment import RandAugment
-from jaxprune.data.source_factory import SOURCES
+from jaxprune.data.source_factory import OBJECTS, SHAPES, SOURCES
 from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import CROPS, IMAGENET_MEAN, IMAGENET_STD, INTERPOLATIONS, Preprocessing
 from jaxprune.train.optimizer import OPTIMIZERS
@@ -71,6 +71,7 @@ class Data(Images):
     held_out_seed: int = number(0, "seed of that split; use the same for all runs to compare")
     num_train: int = number(10_000, "built-in scenes to train on", at_least=1)
     num_eval: int = number(1_000, "built-in scenes held out", at_least=1)
+    objects: str = choice(SHAPES, 'of built-in scenes: "shapes", or "flags", small ones, to prune', OBJECTS, free=True)
     exif: bool = setting(True, "rotate photographs according to their EXIF tags")
     num_frames: int = number(0, "frames of a clip; 0: images. Ignored where a network's record has it", at_least=0)
     frame_stride: int = number(4, "frames of the video per frame of a clip; 0: spread. As num_frames", at_least=0)

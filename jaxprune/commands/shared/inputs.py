@@ -50,6 +50,7 @@ def source(config: Config, split: str, *, in_memory: bool | None = None) -> Any:
     if data.source == "scenes":
         count = data.num_train if split == "train" else data.num_eval
         options |= {"num_examples": count, "image_size": pair(data.img_size), "seed": config.seed}
+        options["objects"] = data.objects
     if data.source == "tfds":
         options["data_dir"] = data.path or None
     elif data.source:

@@ -21,6 +21,7 @@ class Ranker(groups.Sizes):
 
     name: str = setting("vit_small_patch16_224", "a ViT, or a ConvNet")
     remat: bool = setting(ABSENT, "recompute activations in the backward pass, to save memory")
+    per_patch: bool = setting(ABSENT, "score each patch from its own token, for a small ranker", free=True)
 
 
 @record(recipe=True)
@@ -85,7 +86,7 @@ def smoke(config: Config) -> Config:
     groups.shrink(config)
     config.mim = pretraining.tiny(config.mim)
     config.ranker = {**config.ranker.to_dict(), **groups.TINY, "name": "vit"}
-    config.labels.mask_ratio = 0.5
+    config.labels.update(mask_ratio=0.5, throw_ratio=min(config.labels.throw_ratio, 0.25))
     if PRETRAIN in config:
         pretraining.smoke(config.pretrain)
     return config
