@@ -37,7 +37,8 @@ SIDE = max(max(FILE[f"out/case{number}/image"].shape) for number in CASES)
 TARGET = (SIDE, SIDE)
 # Cutting a polygon adds corners, and may make several of it.
 OBJECTS = max(len(FILE[f"in/case{number}/classes"]) for number in CASES) + 1
-ROOM = {"num_objects": OBJECTS, "num_edges": 64, "num_polygons": 4}
+EDGES = 8 * max(FILE[name].size for name in in_names(FILE, r"(in/case\d+/polygon\d+_xy)"))
+ROOM = {"num_objects": OBJECTS, "num_edges": EDGES, "num_polygons": 8}
 
 
 @pytest.mark.parametrize("number", CASES)
@@ -64,15 +65,11 @@ def test_jitter_matches(number):
     assert (height, width) == FILE[f"{prefix}image"].shape[:2] and not batch["image"][height:].any()
 
 
-def test_sizes_of_the_test():
-    for shape, first, second in zip(
-        FILE["in/sizes_hw"].tolist(),
-        FILE["out/shortest_edge_1024_max_1024_hw"].tolist(),
-        FILE["out/shortest_edge_800_max_1333_hw"].tolist(),
-        strict=True,
-    ):
-        assert detection.shortest_edge(tuple(shape), 1024, 1024) == tuple(first)
-        assert detection.shortest_edge(tuple(shape), 800, 1333) == tuple(second)
+@pytest.mark.parametrize("short, most", in_names(FILE, r"out/shortest_edge_(\d+)_max_(\d+)_hw"))
+def test_sizes_of_the_test(short, most):
+    expected = FILE[f"out/shortest_edge_{short}_max_{most}_hw"].tolist()
+    for shape, size in zip(FILE["in/sizes_hw"].tolist(), expected, strict=True):
+        assert detection.shortest_edge(tuple(shape), int(short), int(most)) == tuple(size)
 
 
 @pytest.mark.parametrize("masks", ["bitmaps", "none"])

@@ -32,12 +32,25 @@ def backbone_sizes(tensors, prefix, img_size):
 
 def published(name, kind):
     file = golden(name)
-    tensors = weights(file)
-    settings = {key: file[f"in/settings/{key}"].tolist() for key in in_names(file, r"in/settings/(\w+)")}
-    patch = tensors["backbone.net.patch_embed.proj.weight"].shape[-1]
-    side = patch // 4 * file["out/train/features/p2"].shape[2]
+    model = created(kind, weights(file), settings_of(file), side_of(file))
+    return file, checkpoints.load_pretrained(model, weights(file))
+
+
+def settings_of(file):
+    return {key: file[f"in/settings/{key}"].tolist() for key in in_names(file, r"in/settings/(\w+)")}
+
+
+def side_of(file):
+    """The side of the padded square: the finest map is a quarter of a patch apart."""
+    patch = file["w/backbone.net.patch_embed.proj.weight"].shape[-1]
+    levels = min(int(level) for level in in_names(file, r"out/train/features/p(\d+)"))
+    return patch // 4 * file[f"out/train/features/p{levels}"].shape[2]
+
+
+def created(kind, tensors, settings, side):
+    """An empty detector by its tensors and settings."""
     features = tensors["proposal_generator.rpn_head.objectness_logits.weight"].shape[1]
-    model = dense.create(
+    return dense.create(
         kind,
         encoder="vitdet",
         num_classes=len(tensors["roi_heads.mask_head.predictor.bias"]),
@@ -52,7 +65,6 @@ def published(name, kind):
         **backbone_sizes(tensors, "backbone.net.", side),
         rngs=nnx.Rngs(0),
     )
-    return file, checkpoints.load_pretrained(model, tensors)
 
 
 def batch(file, side):
