@@ -83,7 +83,7 @@ def cells_of(rows, per_place, offset):
     first = rows[:: per_place // 2]
     centres = (first[:, :2] + first[:, 2:]) / 2
     grid = tuple(len(np.unique(centres[:, axis].round(4))) for axis in (1, 0))
-    return grid, centres[0, 0] / offset, np.sqrt(np.prod(first[:2, 2:] - first[:2, :2], axis=1)).tolist()
+    return grid, float(centres[0, 0]) / offset, np.sqrt(np.prod(first[:2, 2:] - first[:2, :2], axis=1)).tolist()
 
 
 KINDS = {"rpn": {"low": 0.3, "high": 0.7, "low_quality": True}, "roi": {"low": 0.5, "high": 0.5}}

@@ -46,16 +46,18 @@ def test_jitter_matches(number):
     (example, jitter), prefix = case(number), f"out/case{number}/"
     shape = example["image"].shape[:2]
     np.testing.assert_array_equal(detection.jittered_image(example["image"], TARGET, jitter), FILE[f"{prefix}image"])
-    for i in in_names(FILE, rf"{prefix}box_before_recompute(\d+)"):
-        box = detection.jittered_box(example["boxes"][int(i)], shape, TARGET, jitter)
+    # Crowds are left out of what comes after.
+    numbers = in_names(FILE, rf"{prefix}box_before_recompute(\d+)")
+    for row, (i, place) in enumerate(zip(numbers, np.flatnonzero(~example["crowd"]), strict=True)):
+        box = detection.jittered_box(example["boxes"][place], shape, TARGET, jitter)
         np.testing.assert_allclose(box, FILE[f"{prefix}box_before_recompute{i}"], atol=1e-9)
-        polygons = detection.jittered_polygons(example["masks"][int(i)], shape, TARGET, jitter)
+        polygons = detection.jittered_polygons(example["masks"][place], shape, TARGET, jitter)
         expected = [FILE[f"{prefix}polygon{i}_{part}_xy"] for part in in_names(FILE, rf"{prefix}polygon{i}_(\d+)_xy")]
         assert len(polygons) == len(expected)
         for first, second in zip(polygons, expected, strict=True):
             np.testing.assert_allclose(first, second, atol=1e-9)
         box = detection.polygon_box(polygons)
-        np.testing.assert_allclose(box, FILE[f"{prefix}recomputed_boxes"][int(i)], rtol=1e-6)
+        np.testing.assert_allclose(box, FILE[f"{prefix}recomputed_boxes"][row], rtol=1e-6)
     batch = detection.TrainObjects(TARGET, **ROOM).jittered(example, jitter)
     count = len(FILE[f"{prefix}boxes"])
     assert batch["objects"].tolist() == [True] * count + [False] * (OBJECTS - count)
