@@ -18,7 +18,7 @@ corners = st.lists(st.floats(0, 500, width=32), min_size=4, max_size=4)
 
 def close(array, expected, tolerance=1e-6):
     expected = np.asarray(expected)
-    np.testing.assert_allclose(array, expected, atol=tolerance * np.abs(expected).max(), rtol=0)
+    np.testing.assert_allclose(array, expected, atol=tolerance * np.abs(expected).max(initial=0), rtol=0)
 
 
 def test_offsets_and_their_inverse_match():

@@ -54,7 +54,9 @@ def test_pasted_masks_match():
     shape = tuple(FILE["in/image_size_hw"].tolist())
     soft = instance_masks.paste(FILE["in/paste/probabilities"], FILE["in/paste/boxes"], shape)
     np.testing.assert_allclose(soft, FILE["out/paste/soft"], atol=1e-5)
-    np.testing.assert_array_equal(soft >= instance_masks.THRESHOLD, FILE["out/paste/masks"])
+    # A pixel or two may lie so near to the threshold that float32 decides otherwise.
+    flipped = (soft >= instance_masks.THRESHOLD) != FILE["out/paste/masks"]
+    assert flipped.sum() <= 2 and (np.abs(soft[flipped] - instance_masks.THRESHOLD) < 1e-5).all()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,5 +1,7 @@
 """Golden files of detection with other sizes: boxes, anchors, suppression, ROIAlign, masks, jitter, the optimizer."""
 
+import json
+
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -10,6 +12,7 @@ from jaxprune.data.objects.base import Object, area
 from jaxprune.data.objects.scenes import tight_box
 from jaxprune.dense.parts.roi_heads import detections, mask_loss, of_class
 from jaxprune.dense.parts.rpn import suppressed
+from jaxprune.measures.average_precision import NAMES, average_precision, encode
 from jaxprune.ops import boxes, instance_masks
 from jaxprune.ops.anchors import anchors, cell_anchors
 from jaxprune.ops.box_matching import match, sample
@@ -230,7 +233,43 @@ def optimizer() -> dict[str, Arrays]:
     return {"dense/det_optim": file | {"out/lr_multiplier": [schedule(step) for step in iterations]}}
 
 
+def precision() -> dict[str, Arrays]:
+    """Two classes of distant numbers, one without objects; equal scores, and an image without detections."""
+    random = np.random.default_rng(0)
+
+    def one(image: int, **fields: object) -> dict[str, object]:
+        x, y, width, height = random.integers(0, 30, 2).tolist() + random.integers(4, 60, 2).tolist()
+        mask = np.zeros((96, 96), bool)
+        mask[y : y + height, x : x + width] = True
+        shape = {"bbox": [x, y, width, height], "segmentation": encode(mask), "area": float(width * height)}
+        return {"image_id": image, "category_id": 30, **shape, **fields}
+
+    pictures = [{"id": i, "height": 96, "width": 96, "file_name": f"{i}.png"} for i in (4, 9, 17, 18)]
+    entries = [one(image, id=1 + i, iscrowd=int(i == 2)) for i, image in enumerate((4, 4, 9, 9, 17, 9, 4))]
+    classes = [{"id": 7, "name": "a"}, {"id": 30, "name": "b"}]
+    right = [{key: value for key, value in entry.items() if key not in ("id", "iscrowd")} for entry in entries[::2]]
+    found = [{**entry, "score": 0.5} for entry in right] + [one(9, score=0.5), one(4, score=0.25, category_id=7)]
+    content = {"images": pictures, "annotations": entries, "categories": classes}
+    file: Arrays = {"in/annotations_json": json.dumps(content), "in/detections_json": json.dumps(found)}
+    cases = {"bbox": ("bbox", {}), "segm": ("segm", {}), "segm_with_bbox_left_in": ("segm", {"keep_boxes": True})}
+    for case, (kind, options) in {**cases, "bbox_without_classes": ("bbox", {"classes": False})}.items():
+        result = average_precision(content, found, kind, **options)
+        file |= {"out/stat_names": np.array(NAMES), f"out/{case}/stats": list(result.summary.values())}
+        if case in ("bbox", "segm"):
+            file |= {f"out/{case}/precision": result.precision, f"out/{case}/recall": result.recall}
+            file |= {f"out/{case}/AP_per_class": result.per_class, f"out/{case}/class_ids": result.class_ids}
+    return {"dense/coco_ap": file}
+
+
 FAMILIES = {
+    "precision": Family(
+        ("dense/coco_ap",),
+        precision,
+        (
+            "measures/test_average_precision.py::test_numbers_match",
+            "measures/test_detection_matches.py::test_every_image_once_gives_the_published_average_precision",
+        ),
+    ),
     "anchors": Family(("dense/det_anchors",), anchor_files, ("ops/test_boxes.py::test_anchors_match",)),
     "coder": Family(("dense/det_box_coder",), coder, ("ops/test_boxes.py::test_offsets_and_their_inverse_match",)),
     "matcher": Family(

@@ -37,8 +37,9 @@ class Given(Reducer):
 
 
 def backbone() -> dict[str, Arrays]:
+    """Windows larger than the map."""
     sizes = {"patch_size": 8, "pretrain_img_size": 40, "embed_dim": 12, "depth": 5, "num_heads": 3}
-    sizes |= {"window_size": 4, "global_blocks": (0, 2, 4), "mlp_ratio": 3.0, "table_img_size": 72}
+    sizes |= {"window_size": 12, "global_blocks": (0, 2, 4), "mlp_ratio": 3.0, "table_img_size": 72}
     neck, tensors = published(Neck, 12, 6, 1)
     file: Arrays = {f"w/backbone.{name}": tensor for name, tensor in tensors.items()}
     for number, shape in enumerate([(72, 72), (40, 104)]):

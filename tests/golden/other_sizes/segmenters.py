@@ -68,7 +68,7 @@ def upernet() -> dict[str, Arrays]:
     for ours, theirs in {"decode": "decode", "auxiliary": "aux"}.items():
         file[f"out/train/{theirs}.loss_seg"] = aux.losses[ours]
         file[f"out/train/{theirs}.acc_seg"] = 100 * np.asarray(aux.accuracy[ours])[None]
-    norms = [np.square(np.asarray(x, np.float64)).sum() for x in gradients.values()]
+    norms = [np.square(np.asarray(x, np.float64)).sum() for name, x in gradients.items() if "running_" not in name]
     file["out/train/grad_l2_all"] = np.sqrt(sum(norms))
     names = ("backbone.pos_embed", "backbone.fpn2.0.weight", "decode_head.lateral_convs.1.conv.weight")
     file |= chosen(gradients, names, "out/train/grad/")
