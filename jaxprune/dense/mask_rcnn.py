@@ -23,7 +23,7 @@ from jaxprune.dense.parts.roi_heads import (
     sampled_boxes,
 )
 from jaxprune.dense.parts.rpn import RPN, Proposals
-from jaxprune.dense.parts.simple_pyramid import SimplePyramid
+from jaxprune.dense.parts.simple_pyramid import SimplePyramid, strides
 from jaxprune.errors import UserError
 from jaxprune.nn import Host
 from jaxprune.nn.images import require_float
@@ -259,8 +259,8 @@ class MaskRCNN(Detector):
         self, pyramid: Any, images: Array, boxes: Float[Array, "b n 4"], bins: int
     ) -> Float[Array, "b n s s c"]:
         """The features of boxes, from all levels but the last."""
-        strides = [images.shape[1] / maps.shape[1] for maps in pyramid[:-1]]
-        return jax.vmap(lambda maps, boxes: pool(maps, boxes, bins, strides=strides))(list(pyramid[:-1]), boxes)
+        places = strides(pyramid[:-1], images.shape[1])
+        return jax.vmap(lambda maps, boxes: pool(maps, boxes, bins, strides=places))(list(pyramid[:-1]), boxes)
 
 
 def _sizes(images: Array, sizes: Any) -> Float[Array, "b 2"]:

@@ -74,7 +74,8 @@ def test_rates_and_weight_decay_by_name(name):
     head = {"num_classes": 3, "features": 4, "auxiliary_features": 4}
     model = dense.create("upernet", encoder="vit", **sizes, **head, style="beit", init_values=1.0, rngs=nnx.Rngs(0))
     params, defaults = split(model).params, Optimizer()
-    scales = rate_scales(model, list(params), 0.65)
+    # The layer before the last has the largest factor below 1.
+    scales = rate_scales(model, list(params), max(scale for scale in file["out/lr_scale"].tolist() if scale < 1))
     decays = decay_mask(params)
     # Each parameter is marked, and the marks are read under the published names.
     for value in (*sorted(set(scales.values())), True, False):

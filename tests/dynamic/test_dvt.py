@@ -21,7 +21,7 @@ NAMES = golden_names("dynamic/dvt_*")
 FILES = {name: golden(name) for name in NAMES}
 IMAGES = next(file["images_u8"] for file in FILES.values() if "images_u8" in file)
 WITH_LOSS = [name for name in NAMES if "loss_f64" in FILES[name]]
-# Query rows of the golden relations, by stage.
+# Query rows of the golden relations, by stage: of the CLS token, and of patches of the fixed grids 10×10 and 14×14.
 ROWS = {2: (0, 1, 50, 100), 3: (0, 1, 100, 196)}
 
 

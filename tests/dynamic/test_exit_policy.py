@@ -42,6 +42,10 @@ def test_published_budgets(group):
             operation = exit_policy.operate(sure, thresholds.astype(np.float32), file["flops"], right)
             np.testing.assert_allclose(operation.cost, file[f"{part}_expected_flops"][budget], rtol=1e-6)
             np.testing.assert_allclose(100 * operation.accuracy, file[f"{part}_acc"][budget], rtol=1e-6)
+            if f"{part}_acc_each_exit" in file:
+                share = [right[exit][leaving == exit].sum() / max((leaving == exit).sum(), 1) for exit in range(exits)]
+                share = np.where(np.bincount(leaving, minlength=exits), share, np.nan)
+                np.testing.assert_allclose(share, file[f"{part}_acc_each_exit"][budget], rtol=1e-6)
     assert budget + 1 == len(file["p"])
 
 

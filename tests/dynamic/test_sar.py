@@ -7,17 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from sar_stages import SarStage
 from support import golden, golden_names, in_names, nhwc, quick_compile, quickly, weights
 
 from jaxprune import dynamic
 from jaxprune.checkpoints import load_pretrained
-from jaxprune.dynamic.parts.gated import batch_norms
 from jaxprune.dynamic.parts.gates import Draws, gumbel
-from jaxprune.dynamic.parts.sar_module import SarModule
 from jaxprune.errors import UserError
 from jaxprune.losses import refinement_loss
 from jaxprune.nn.params import merge, split
-from jaxprune.nn.tensor_rules import Rule, convolution, convolution_back
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.weights.rules import to_published
 
@@ -34,30 +32,8 @@ def configuration(file):
     return json.loads(str(file["config_json"]))
 
 
-class _Stage(nnx.Module):
-    """A stage alone, which loads under the names that it has in its file."""
-
-    def __init__(self, file):
-        config = configuration(file)
-        names = {"blocks": "blocks", "stride": "stride", "groups": "groups", "mask_size": "mask_size"}
-        options = {name: config[key] for name, key in names.items()}
-        options |= {name: config[name] for name in ("alpha", "beta", "base_scale")}
-        stage = SarModule(
-            config["in_channels"],
-            config["out_channels"],
-            options.pop("blocks"),
-            bottleneck=config["block"] == "Bottleneck",
-            **options,
-            rngs=nnx.Rngs(0),
-        )
-        self.stage = stage
-        kernel = Rule("{any}.weight", "stage.{any}.kernel", convolution, convolution_back)
-        norms = [rule._replace(path=f"stage.{rule.path}") for rule in batch_norms(stage)]
-        self.published_rules = (*norms, kernel, Rule("{any}", "stage.{any}"))
-
-
 def module_of(file):
-    return load_pretrained(_Stage(file), weights(file))
+    return load_pretrained(SarStage(configuration(file), rngs=nnx.Rngs(0)), weights(file))
 
 
 def network_of(file):

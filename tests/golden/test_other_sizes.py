@@ -22,6 +22,10 @@ MODULES = [
     if hasattr(module := importlib.import_module(f"other_sizes.{entry.name}"), "FAMILIES")
 ]
 SETS = {module.__name__.rpartition(".")[2]: module.FAMILIES for module in MODULES}
+# Families of dear networks are tested alone, the others of a module together.
+ALONE = ("detectors", "exits", "segmenters")
+PARTS = {kind: list(families.values()) for kind, families in SETS.items() if kind not in ALONE}
+PARTS |= {f"{kind}: {name}": [family] for kind in ALONE for name, family in SETS[kind].items()}
 
 
 def folder_of(families, folder):
@@ -90,9 +94,9 @@ def test_every_family_names_tests_that_exist(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", SETS)
-def test_files_of_other_sizes_pass_too(kind, tmp_path):
-    families = SETS[kind].values()
+@pytest.mark.parametrize("part", PARTS)
+def test_files_of_other_sizes_pass_too(part, tmp_path):
+    families = PARTS[part]
     folder_of(families, tmp_path)
     tests = [node for family in families for test in family.tests for node in node_ids(test)]
     options = ["-q", "-n0", "-m", "not eight_devices", "-p", "no:cacheprovider", "--tb=short"]

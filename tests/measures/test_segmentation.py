@@ -19,6 +19,8 @@ def test_published_scores(name):
     np.testing.assert_array_equal(counts, file["out/confusion_label_by_prediction"])
     np.testing.assert_array_equal(np.diag(counts), file["out/area_intersect"])
     np.testing.assert_array_equal(counts.sum(0) + counts.sum(1) - np.diag(counts), file["out/area_union"])
+    np.testing.assert_array_equal(counts.sum(1), file["out/area_label"])
+    np.testing.assert_array_equal(counts.sum(0), file["out/area_prediction"])
     result = scores(counts)
     names = {"aAcc": "pixel_accuracy", "mAcc": "mean_accuracy", "mIoU": "mean_iou", "mDice": "mean_dice"}
     names |= {"IoU_per_class": "iou", "Acc_per_class": "accuracy", "Dice_per_class": "dice"}

@@ -101,8 +101,9 @@ def test_rows_that_leave_come_back_with_their_last_value(name):
         assert_maps(file, "kept/", *run(fast, neck, images[here]), here)
 
 
-def test_all_rows_in_another_order_change_nothing():
-    file, _, model, neck, images = published("dynamic/vitdet")
+@pytest.mark.parametrize("name", golden_names("dynamic/vitdet*"))
+def test_all_rows_in_another_order_change_nothing(name):
+    file, _, model, neck, images = published(name)
     order = np.random.default_rng(0).permutation(file["kept/keep"].shape[1])[None].astype(np.int32)
     kept = type("Given", (Given,), {"rows": order})
     fast = reduction.apply(model, Plan(steps=[At(0, kept, num_keep=order.size)]))

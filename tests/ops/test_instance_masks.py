@@ -4,8 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import golden, in_names, quick_compile
+from support import golden, in_names, nhwc, quick_compile
 
+from jaxprune.data.joint.detection import polygon_box
+from jaxprune.data.objects.base import Object, area
+from jaxprune.data.objects.scenes import tight_box
+from jaxprune.dense.parts.roi_heads import mask_loss, of_class
 from jaxprune.errors import UserError
 from jaxprune.ops import instance_masks
 
@@ -30,11 +34,29 @@ def test_targets_match(side):
     np.testing.assert_array_equal(masks, FILE[f"out/targets_{side}_from_bitmaps"])
 
 
+def test_boxes_and_areas_of_masks_match():
+    corners = [polygon_box(parts) for parts in POLYGONS]
+    np.testing.assert_allclose(corners, FILE["out/polygon_boxes"], rtol=1e-6)
+    areas = [area(Object((0, 0, 1, 1), 0, polygons=tuple(parts))) for parts in POLYGONS]
+    np.testing.assert_allclose(areas, FILE["out/polygon_area"], rtol=1e-9)
+    np.testing.assert_array_equal([tight_box(bitmap) for bitmap in FILE["out/bitmaps"]], FILE["out/bitmap_boxes"])
+
+
+@pytest.mark.parametrize("kind", in_names(FILE, r"out/loss_mask_from_(\w+)"))
+def test_losses_match(kind):
+    logits = of_class(jnp.asarray(nhwc(FILE["in/mask_logits"])), jnp.asarray(FILE["in/classes"].astype(np.int32)))
+    targets = jnp.asarray(FILE[f"out/targets_{logits.shape[1]}_from_{kind}"])
+    loss = mask_loss(logits, targets, jnp.ones(len(targets), bool))
+    np.testing.assert_allclose(loss, FILE[f"out/loss_mask_from_{kind}"], rtol=1e-6)
+
+
 def test_pasted_masks_match():
     shape = tuple(FILE["in/image_size_hw"].tolist())
     soft = instance_masks.paste(FILE["in/paste/probabilities"], FILE["in/paste/boxes"], shape)
     np.testing.assert_allclose(soft, FILE["out/paste/soft"], atol=1e-5)
-    np.testing.assert_array_equal(soft >= instance_masks.THRESHOLD, FILE["out/paste/masks"])
+    # A pixel or two may lie so near to the threshold that float32 decides otherwise.
+    flipped = (soft >= instance_masks.THRESHOLD) != FILE["out/paste/masks"]
+    assert flipped.sum() <= 2 and (np.abs(soft[flipped] - instance_masks.THRESHOLD) < 1e-5).all()
 
 
 @pytest.mark.parametrize("seed", range(3))

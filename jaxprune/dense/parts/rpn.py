@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxprune.dense.parts.simple_pyramid import strides
 from jaxprune.nn import Conv
 from jaxprune.ops import boxes as box_ops
 from jaxprune.ops.anchors import ASPECT_RATIOS, anchors
@@ -74,8 +75,8 @@ class RPN(nnx.Module):
           height: of the padded images, in pixels.
         """
         return [
-            anchors((maps.shape[1], maps.shape[2]), height / maps.shape[1], (size,), self.aspect_ratios)
-            for maps, size in zip(pyramid, self.anchor_sizes, strict=True)
+            anchors((maps.shape[1], maps.shape[2]), stride, (size,), self.aspect_ratios)
+            for maps, stride, size in zip(pyramid, strides(pyramid, height), self.anchor_sizes, strict=True)
         ]
 
     def __call__(

@@ -1,5 +1,6 @@
 """ViTDet's simple feature pyramid (Li et al., 2022): maps of several scales from the last map of a ViT."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -57,6 +58,18 @@ class SimplePyramid(nnx.Module):
     def __call__(self, x: Float[Array, "b h w d"]) -> list[Float[Array, "b _ _ c"]]:
         maps = [level(x) for level in self.levels]
         return [*maps, maps[-1][:, ::2, ::2]]
+
+
+def strides(pyramid: Sequence[Float[Array, "b _ _ c"]], height: int) -> list[float]:
+    """The pixels between two places of each map, doubling from level to level.
+
+    A coarse map whose sides were rounded keeps its stride: at 112 pixels, 3 rows are 32 pixels apart, as published.
+
+    Args:
+      height: of the padded images, in pixels.
+    """
+    finest = height / pyramid[0].shape[1]
+    return [finest * 2**level for level in range(len(pyramid))]
 
 
 # The published names of a level's parts: number in a sequence, and layer.

@@ -10,34 +10,48 @@ from jaxprune.ops.instance_masks import Outlines, outlines
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
 
-def backbone_sizes(tensors, prefix, img_size):
-    """The arguments of ViTDet by its tensors."""
+def backbone_sizes(tensors, prefix, img_size, trained_side):
+    """The arguments of ViTDet by its tensors, and by the side of the images that its global blocks' tables are for."""
     width, _, patch, _ = tensors[f"{prefix}patch_embed.proj.weight"].shape
     depth = depth_of(tensors, prefix)
     tables = [tensors[f"{prefix}blocks.{i}.attn.rel_pos_h"].shape for i in range(depth)]
-    largest, smallest = max(tables)[0], min(tables)[0]
+    global_rows = 2 * (trained_side // patch) - 1
+    windows = [rows for rows, _ in tables if rows != global_rows]
     return {
         "img_size": img_size,
         "patch_size": patch,
         "pretrain_img_size": patch * int(np.sqrt(tensors[f"{prefix}pos_embed"].shape[1] - 1)),
-        "table_img_size": patch * (largest + 1) // 2,
+        "table_img_size": trained_side,
         "embed_dim": width,
         "depth": depth,
         "num_heads": width // tables[0][1],
         "mlp_ratio": tensors[f"{prefix}blocks.0.mlp.fc1.bias"].size / width,
-        "window_size": (smallest + 1) // 2,
-        "global_blocks": [i for i, table in enumerate(tables) if table[0] == largest],
+        "window_size": (max(windows, default=global_rows) + 1) // 2,
+        "global_blocks": [i for i, (rows, _) in enumerate(tables) if rows == global_rows],
     }
 
 
 def published(name, kind):
     file = golden(name)
-    tensors = weights(file)
-    settings = {key: file[f"in/settings/{key}"].tolist() for key in in_names(file, r"in/settings/(\w+)")}
-    patch = tensors["backbone.net.patch_embed.proj.weight"].shape[-1]
-    side = patch // 4 * file["out/train/features/p2"].shape[2]
+    model = created(kind, weights(file), settings_of(file), side_of(file))
+    return file, checkpoints.load_pretrained(model, weights(file))
+
+
+def settings_of(file):
+    return {key: file[f"in/settings/{key}"].tolist() for key in in_names(file, r"in/settings/(\w+)")}
+
+
+def side_of(file):
+    """The side of the padded square: the finest map is a quarter of a patch apart."""
+    patch = file["w/backbone.net.patch_embed.proj.weight"].shape[-1]
+    levels = min(int(level) for level in in_names(file, r"out/train/features/p(\d+)"))
+    return patch // 4 * file[f"out/train/features/p{levels}"].shape[2]
+
+
+def created(kind, tensors, settings, side):
+    """An empty detector by its tensors and settings."""
     features = tensors["proposal_generator.rpn_head.objectness_logits.weight"].shape[1]
-    model = dense.create(
+    return dense.create(
         kind,
         encoder="vitdet",
         num_classes=len(tensors["roi_heads.mask_head.predictor.bias"]),
@@ -49,10 +63,9 @@ def published(name, kind):
         before_nms=tuple(settings["pre"]),
         after_nms=tuple(settings["post"]),
         max_detections=settings["det"],
-        **backbone_sizes(tensors, "backbone.net.", side),
+        **backbone_sizes(tensors, "backbone.net.", side, side),
         rngs=nnx.Rngs(0),
     )
-    return file, checkpoints.load_pretrained(model, tensors)
 
 
 def batch(file, side):
@@ -98,7 +111,8 @@ def objects(file, *, empty=(), bitmaps=None, room=2):
 def room_for(polygons):
     """The largest numbers of edges and of polygons of an object, and one more."""
     every = [parts for objects in polygons for parts in objects]
-    return 1 + max(sum(part.size // 2 for part in parts) for parts in every), 1 + max(map(len, every))
+    edges = (sum(part.size // 2 for part in parts) for parts in every)
+    return 1 + max(edges, default=0), 1 + max(map(len, every), default=0)
 
 
 def drawn(polygons, most, side):
