@@ -59,10 +59,9 @@ class VitStyle:
     def with_norms(self, pre_norm: bool | None, final_norm: bool | None, qk_norm: bool | None) -> "VitStyle":
         """Returns the variant with or without these norms; None leaves them as they are."""
         block = self.block if qk_norm is None else dataclasses.replace(self.block, qk_norm=qk_norm)
-        given = {"pre_norm": pre_norm, "final_norm": final_norm}
-        return dataclasses.replace(
-            self, block=block, **{name: value for name, value in given.items() if value is not None}
-        )
+        outside = {"pre_norm": pre_norm, "final_norm": final_norm}
+        changes = {name: value for name, value in outside.items() if value is not None}
+        return dataclasses.replace(self, block=block, **changes)
 
 
 # Names that differ in timm's class `Eva` and in BEiT: LayerScale, and layers stored as separate tensors.
