@@ -11,6 +11,9 @@ import jax
 import jaxprune
 from jaxprune.checkpoints.card import Card
 from jaxprune.errors import UserError, quoted
+from jaxprune.flops import of_model
+from jaxprune.nn import Host
+from jaxprune.reduction import DENSE
 from jaxprune.weights.fingerprint import fingerprint
 
 LIBRARY = "jaxprune"
@@ -52,7 +55,7 @@ def model_card(
         )
     if measured is not None:
         _require_same(model, card, measured)
-    plan = "dense" if card.plan is None else card.plan.text
+    plan = DENSE if card.plan is None else card.plan.text
     parts = [
         _front(card, license, base_model),
         f"# {repo_id.rpartition('/')[2]}",
@@ -68,17 +71,24 @@ def model_card(
 
 
 def _require_same(model: Any, card: Card, measured: Mapping[str, Any]) -> None:
-    plan = "dense" if card.plan is None else card.plan.text
+    plan = DENSE if card.plan is None else card.plan.text
     if measured.get("weights") != fingerprint(model):
         raise UserError(
             f"measured is of other weights ({quoted(measured.get('weights'))}, not {fingerprint(model)}): give the row "
             "of this network."
         )
-    if measured.get("plan") != plan:
+    if measured.get("plan") != plan and not _as_saved(model, card, measured):
         raise UserError(
             f"measured is of the plan {quoted(measured.get('plan'))}, and the network has {plan}: give the row of this "
             "plan, or the network under that one."
         )
+
+
+def _as_saved(model: Any, card: Card, measured: Mapping[str, Any]) -> bool:
+    """Whether a row "dense" is of a network that was saved under its plan: by its FLOPs, which a plan lowers."""
+    if card.plan is None or measured.get("plan") != DENSE or not isinstance(model, Host):
+        return False
+    return math.isclose(measured.get("GFLOPs", math.nan), of_model(model).total / 1e9, rel_tol=1e-6)
 
 
 def _front(card: Card, license: str, base_model: str) -> str:
@@ -101,7 +111,7 @@ def _classes(card: Card) -> int:
 
 
 def _summary(card: Card, plan: str) -> str:
-    under = "without a plan" if plan == "dense" else f"under the plan `{plan}`, which removes or merges tokens"
+    under = "without a plan" if plan == DENSE else f"under the plan `{plan}`, which removes or merges tokens"
     sides = "x".join(map(str, card.preprocessing.sides))
     return f"`{card.arguments['name']}` for images of {sides}, {under}. It runs in {LIBRARY}."
 
@@ -119,7 +129,9 @@ def _plan(card: Card, plan: str, measured: Mapping[str, Any] | None) -> str:
     if card.plan is None:
         return "None: every token stays."
     cost = ""
-    if measured is not None:
+    if measured is not None and measured["plan"] == DENSE:
+        cost = f" It costs {measured['GFLOPs']:.3g} GFLOPs an image."
+    elif measured is not None:
         implied = f"{measured['FLOP-implied']:.2f}"
         cost = f" It costs {measured['GFLOPs']:.3g} GFLOPs an image, which imply a speed-up of {implied}."
     return f"`{plan}`.{cost}"
@@ -130,10 +142,11 @@ def _measured(measured: Mapping[str, Any] | None) -> str:
         return "Nothing was measured for this page."
     lines = ["| | value | interval |", "|---|---|---|"]
     for name, (title, bounds) in _SHARES.items():
-        if name in measured:
+        if name in measured and (name != "agreement" or measured["plan"] != DENSE):
             lines.append(f"| {title} | {measured[name]:.1%} | {' to '.join(f'{measured[b]:.1%}' for b in bounds)} |")
-    middle, low, high = (measured[name] for name in _SPEED)
-    lines.append(f"| measured speed-up | {middle:.2f} | {low:.2f} to {high:.2f} over {measured['rounds']} rounds |")
+    if measured["plan"] != DENSE:
+        middle, low, high = (measured[name] for name in _SPEED)
+        lines.append(f"| measured speed-up | {middle:.2f} | {low:.2f} to {high:.2f} over {measured['rounds']} rounds |")
     if not math.isnan(measured.get("images/s", math.nan)):
         lines.append(f"| images/s | {measured['images/s']:.4g} | |")
     where = (
@@ -153,6 +166,8 @@ def _not_checked(model: Any, card: Card, measured: Mapping[str, Any] | None) -> 
             f"with other versions than JAX {measured['jax']}."
         )
         points.append(f"Other programs: the speed-up is over the dense network in {LIBRARY}.")
+    if card.plan is not None and measured is not None and measured["plan"] == DENSE:
+        points.append("Speed-up over and agreement with the network without a plan: the row is of this one alone.")
     if card.plan is not None:
         points.append("Tasks that need a value for every patch: dropped patches have none.")
     if getattr(model, "training_images", None) is None:

@@ -18,6 +18,7 @@ from jaxprune.checkpoints import from_pretrained, load_model, push_to_hub, save_
 from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.model_card import model_card
 from jaxprune.errors import UserError
+from jaxprune.flops import of_model
 from jaxprune.nn.params import variables
 from jaxprune.reduction import Plan, apply
 from jaxprune.weights.fingerprint import fingerprint
@@ -190,6 +191,14 @@ def test_the_page_says_what_was_measured_where_and_what_was_not_checked():
     assert "Speed on other devices than cpu (x86_64)" in unchecked and "other versions than JAX 0.10.2" in unchecked
     front_of_hub = hub.ModelCardData(**hub.ModelCard(text).data.to_dict())
     assert front_of_hub.library_name == "jaxprune" and front_of_hub.license == "apache-2.0"
+
+
+def test_the_row_of_a_network_as_it_was_saved_shows_no_speed_up_over_itself():
+    model = network()
+    text = page(model, measured=row(model, plan="dense", GFLOPs=of_model(model).total / 1e9))
+    assert "measured speed-up" not in text and "| images/s | 812.4 | |" in text
+    assert "agreement with" not in text.split("## Not checked")[0]
+    assert "Speed-up over and agreement with the network without a plan" in text
 
 
 def test_a_page_without_measurements_says_so():
