@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 TESTS = ("checkpoints", "nn", "ops", "train", "weights", "reduction/test_tome.py", "reduction/test_topk.py")
 NEWEST = ("3.14", "3.13", "3.12")
 OLDEST = "3.11"
+_PATIENCE = 600  # seconds for downloads
 
 
 def python(version: str) -> str | None:
@@ -54,7 +55,10 @@ def run(name: str, version: str, work: Path, constraints: tuple[str, ...] = ()) 
     listed.write_text("".join(f"{line}\n" for line in constraints))
     quiet = ("--quiet", "--disable-pip-version-check")
     install = [place / "bin" / "pip", "install", *quiet, "-c", listed, "-e", ".[test]"]
-    installed = subprocess.run(install, cwd=ROOT, **_QUIET)
+    try:
+        installed = subprocess.run(install, cwd=ROOT, timeout=_PATIENCE, **_QUIET)
+    except subprocess.TimeoutExpired:
+        return f"skipped: Python {version} installed nothing within {_PATIENCE // 60} minutes"
     if installed.returncode:
         errors = [line for line in installed.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
         return f"skipped: Python {version} can install nothing ({errors[0][:160]})"
