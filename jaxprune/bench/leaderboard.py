@@ -86,7 +86,7 @@ def data_hash(settings: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def plan_text(text: str) -> str:
-    """Returns a plan as `Plan.text` writes it, with the defaults of its method; "dense" stays.
+    """Returns a plan as `Plan.text` writes it, with the defaults of its method; "dense" and "img_size=N" stay.
 
     >>> plan_text("topk@3:keep_rate=0.50")
     'topk@3:keep_rate=0.5'
@@ -94,7 +94,16 @@ def plan_text(text: str) -> str:
     Raises:
       UserError: the text is not a plan.
     """
-    return text if text == DENSE else Plan.from_text(text).text
+    return text if text == DENSE or is_smaller(text) else Plan.from_text(text).text
+
+
+def is_smaller(text: str) -> bool:
+    """Whether the plan of a row is none, but the dense network on smaller images.
+
+    >>> is_smaller("img_size=154"), is_smaller("topk:keep_rate=0.5")
+    (True, False)
+    """
+    return re.fullmatch(r"img_size=[0-9]{1,5}(x[0-9]{1,5})?", text) is not None
 
 
 def completed(row: Mapping[str, Any]) -> Row:

@@ -3,6 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Any
 
+from jaxprune.checkpoints.hub import from_pretrained, push_to_hub
 from jaxprune.checkpoints.run import load_card, load_model, save_model
 from jaxprune.weights.read import load_pretrained, read_tensors
 from jaxprune.weights.write import save_pretrained
@@ -39,10 +40,12 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Classifier",
+    "from_pretrained",
     "load_card",
     "load_model",
     "load_pretrained",
     "open_classifier",
+    "push_to_hub",
     "read_tensors",
     "save_model",
     "save_pretrained",

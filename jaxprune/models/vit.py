@@ -19,7 +19,7 @@ from jaxprune.nn.attention_pool import AttentionPool
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
-from jaxprune.nn.norm import make_norm
+from jaxprune.nn.norm import LayerNorm, make_norm
 from jaxprune.nn.params import Computed
 from jaxprune.nn.patch_embed import grid_of
 from jaxprune.nn.tokens import all_present, coordinates
@@ -40,6 +40,7 @@ class VisionTransformer(Host):
       global_pool: "token" reads the CLS token after the final norm; "avg" averages the patch tokens and normalises
         the mean (`fc_norm`); "map" lets a learned query attend to the tokens (`nn.attention_pool`).
       class_token: whether there is a CLS token, in front.
+      num_cls_tokens: number of CLS tokens, if there is one; "token" then pools their mean (Pixio).
       cls_token_mlp: whether an MLP maps the CLS token before its position is added, as in TEC's fine-tuning.
       dist_token: whether a distillation token with its own head follows it; the logits are the mean of both heads, and
         without classes the pooled features that of both tokens.
@@ -49,6 +50,8 @@ class VisionTransformer(Host):
       fc_norm: whether the pooled features are normalised instead of all tokens; None decides by `global_pool`.
       act_layer: activation of the MLPs of blocks and attention pooling, "gelu", "gelu_tanh", "quick_gelu" or "silu";
         None is that of the style.
+      pre_norm, final_norm, qk_norm: whether tokens are normalised before the first block, and after the last or the
+        pooling, and queries and keys in each head; None is that of the style.
       qkv_bias: see `nn.attention.Attention`.
       norm_eps: epsilon of the norms.
       init_values: LayerScale's initial value; None leaves it out.
@@ -73,10 +76,14 @@ class VisionTransformer(Host):
         num_heads: int = 12,
         mlp_ratio: float = 4.0,
         act_layer: str | None = None,
+        pre_norm: bool | None = None,
+        final_norm: bool | None = None,
+        qk_norm: bool | None = None,
         qkv_bias: bool | str = True,
         norm_eps: float = 1e-6,
         init_values: float | None = None,
         class_token: bool = True,
+        num_cls_tokens: int = 1,
         cls_token_mlp: bool = False,
         dist_token: bool = False,
         reg_tokens: int = 0,
@@ -101,9 +108,16 @@ class VisionTransformer(Host):
         if global_pool == "token" and not class_token and num_classes:
             raise UserError("global_pool='token' needs class_token=True: use global_pool='avg' without a CLS token.")
         self.style = STYLES[style] if act_layer is None else STYLES[style].with_activation(act_layer)
+        self.style = self.style.with_norms(pre_norm, final_norm, qk_norm)
         if self.style.block.relative_bias and (dist_token or reg_tokens or not class_token):
             raise UserError(
                 f"style={style!r} has relative positions for one CLS token and patches only: leave out other tokens."
+            )
+        if num_cls_tokens < 1:
+            raise UserError(f"num_cls_tokens={num_cls_tokens} is below 1: use class_token=False to have none.")
+        if num_cls_tokens > 1 and (dist_token or not class_token):
+            raise UserError(
+                f"num_cls_tokens={num_cls_tokens} needs class_token=True and no dist_token: leave one of them out."
             )
         norm = lambda: make_norm(self.style.block.norm, embed_dim, norm_eps)
         self.patch_embed = PatchEmbed(
@@ -122,13 +136,14 @@ class VisionTransformer(Host):
         self.num_patches = self.grid[0] * self.grid[1]
         self.embed_dim, self.num_heads, self.depth = embed_dim, num_heads, depth
         self.num_classes, self.global_pool, self.no_embed_class = num_classes, global_pool, no_embed_class
-        self.num_prefix_tokens = int(class_token) + int(dist_token) + reg_tokens
+        self.num_cls_tokens = num_cls_tokens if class_token else 0
+        self.num_prefix_tokens = self.num_cls_tokens + int(dist_token) + reg_tokens
         self.dtype, self.remat = dtype, remat
 
         def token(count: int):
             return nnx.data(nnx.Param(normal_02(rngs.params(), (1, count, embed_dim))) if count else None)
 
-        self.cls_token, self.dist_token = token(int(class_token)), token(int(dist_token))
+        self.cls_token, self.dist_token = token(self.num_cls_tokens), token(int(dist_token))
         self.reg_token = token(reg_tokens)
         if cls_token_mlp and not class_token:
             raise UserError("cls_token_mlp=True needs class_token=True: leave one of them out.")
@@ -170,7 +185,8 @@ class VisionTransformer(Host):
                 block.attn.relative_position_bias_table = self.blocks[0].attn.relative_position_bias_table
         use_fc_norm = global_pool == "avg" if fc_norm is None else fc_norm
         self.norm = nnx.data(norm() if self.style.final_norm and not use_fc_norm else None)
-        self.fc_norm = nnx.data(norm() if self.style.final_norm and use_fc_norm else None)
+        pooled_norm = norm() if not self.style.plain_fc_norm else LayerNorm(embed_dim, eps=norm_eps, affine=False)
+        self.fc_norm = nnx.data(pooled_norm if self.style.final_norm and use_fc_norm else None)
         self.attn_pool = nnx.data(None)
         if global_pool == "map":
             self.attn_pool = AttentionPool(
@@ -195,7 +211,8 @@ class VisionTransformer(Host):
     @property
     def position_rule(self) -> Resampling:
         """How learned positions are resampled to another grid: as in the family."""
-        return Resampling(self.style.interpolation, self.style.antialias)
+        style = self.style
+        return Resampling(style.interpolation, style.antialias, style.keeps_aspect, style.align_corners)
 
     def embed(
         self, images: Float[Array, "b *sides c"], ids_keep: Int[Array, "b k"] | None = None
@@ -311,13 +328,17 @@ class VisionTransformer(Host):
     def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
         """Pools tokens: the CLS token, or patch tokens weighted by the number of patches each represents.
 
-        A distilled network without classes pools the mean of its CLS and distillation tokens, as in timm.
+        A distilled network without classes pools the mean of its CLS and distillation tokens, as in timm, and one with
+        several CLS tokens their mean.
         """
         first = 0 if self.attn_pool is not None and self.style.map_prefix else self.num_prefix_tokens
         x, size = tokens.x[:, first:], jnp.where(tokens.policy > 0, tokens.size, 0)[:, first:]
         if self.global_pool == "token":
             distilled = self.head is None and self.cls_token is not None and self.dist_token is not None
             pooled = (tokens.x[:, 0] + tokens.x[:, 1]) / 2 if distilled else tokens.x[:, 0]
+            if self.num_cls_tokens > 1:
+                front = tokens.x[:, : self.num_cls_tokens]
+                pooled = front.astype(jnp.float32).mean(1).astype(front.dtype)
         elif self.attn_pool is not None:
             pooled = self.attn_pool(x, size)
         else:

@@ -23,6 +23,8 @@ class VitStyle:
       pool_heads: heads of attention pooling, with an MLP ratio of 4; None uses the heads and MLP ratio of the blocks.
       antialias: whether a position table is resampled with antialiasing, as in timm; otherwise as in MAE.
       interpolation: method of resampling a position table, see `ops.resize`.
+      keeps_aspect, align_corners: how it is resampled, see `ops.posembed.Resampling`.
+      plain_fc_norm: whether the norm after pooling has neither scale nor shift.
       cut: whether images need not be a whole number of patches; the remainder at the right and bottom is ignored.
       names: naming of its published weights, see `weights.sources.timm`.
     """
@@ -36,6 +38,9 @@ class VitStyle:
     pool_heads: int | None = None
     antialias: bool = True
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    keeps_aspect: bool = False
+    align_corners: bool = False
+    plain_fc_norm: bool = False
     cut: bool = False
     names: tuple[str, ...] = ()
 
@@ -51,6 +56,13 @@ class VitStyle:
             raise UserError(f"act_layer={activation!r} has no place in a network with SwiGLU: leave act_layer out.")
         return dataclasses.replace(self, block=dataclasses.replace(self.block, activation=activation))
 
+    def with_norms(self, pre_norm: bool | None, final_norm: bool | None, qk_norm: bool | None) -> "VitStyle":
+        """Returns the variant with or without these norms; None leaves them as they are."""
+        block = self.block if qk_norm is None else dataclasses.replace(self.block, qk_norm=qk_norm)
+        outside = {"pre_norm": pre_norm, "final_norm": final_norm}
+        changes = {name: value for name, value in outside.items() if value is not None}
+        return dataclasses.replace(self, block=block, **changes)
+
 
 # Names that differ in timm's class `Eva` and in BEiT: LayerScale, and layers stored as separate tensors.
 _GAMMA = ("gamma",)
@@ -62,6 +74,11 @@ _SWIGLU = Style(mlp="swiglu_packed", activation="silu")
 def _dinov3(**block) -> VitStyle:
     names = (*_GAMMA, "split_mlp") if block else _GAMMA
     return VitStyle(Style(rotary=_DINOV3, **block), names=names)
+
+
+def _radio(*, align_corners: bool = False) -> VitStyle:
+    rule = {"interpolation": "bilinear", "antialias": False, "align_corners": align_corners}
+    return VitStyle(final_norm=False, keeps_aspect=True, **rule, names=("naflex",))
 
 
 def _perception(reference: int, *, offset: float = 1.0, **options) -> VitStyle:
@@ -78,6 +95,18 @@ STYLES: dict[str, VitStyle] = {
     "gelu_tanh": VitStyle(Style(activation="gelu_tanh")),
     "naflex": VitStyle(names=("naflex",)),
     "naflex_tanh": VitStyle(Style(activation="gelu_tanh"), interpolation="bilinear", names=("naflex",)),
+    "naflex_aspect": VitStyle(keeps_aspect=True, names=("naflex",)),
+    "naflex_radio": _radio(),
+    "naflex_radio_corners": _radio(align_corners=True),
+    "qwen3": VitStyle(
+        Style(activation="gelu_tanh", rotary=Rotary(halves=True)),
+        antialias=False,
+        interpolation="bilinear",
+        align_corners=True,
+        plain_fc_norm=True,
+        names=("encoder",),
+    ),
+    "vit5": VitStyle(Style(norm="rms", qk_norm=True, rotary=Rotary(registers=100.0)), antialias=False, names=_GAMMA),
     "map_prefix": VitStyle(map_prefix=True),
     "rms": VitStyle(Style(norm="rms")),
     "post_norm": VitStyle(Style(post_norm=True)),

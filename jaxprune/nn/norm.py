@@ -11,11 +11,15 @@ from jaxprune.errors import unknown
 
 
 class LayerNorm(nnx.Module):
-    """Normalises the last axis to zero mean and unit (biased) variance, then scales and shifts."""
+    """Normalises the last axis to zero mean and unit (biased) variance, then scales and shifts.
 
-    def __init__(self, features: int, *, eps: float = 1e-6):
-        self.scale = nnx.Param(jnp.ones((features,), jnp.float32))
-        self.bias = nnx.Param(jnp.zeros((features,), jnp.float32))
+    Args:
+      affine: whether it scales and shifts.
+    """
+
+    def __init__(self, features: int, *, eps: float = 1e-6, affine: bool = True):
+        self.scale: Any = nnx.data(nnx.Param(jnp.ones((features,), jnp.float32)) if affine else None)
+        self.bias: Any = nnx.data(nnx.Param(jnp.zeros((features,), jnp.float32)) if affine else None)
         self.eps = eps
 
     def __call__(self, x: Float[Array, "*lead d"]) -> Float[Array, "*lead d"]:
@@ -23,7 +27,9 @@ class LayerNorm(nnx.Module):
         centred = wide - wide.mean(-1, keepdims=True)
         variance = jnp.square(centred).mean(-1, keepdims=True)
         lead = (None,) * (x.ndim - 1)
-        y = centred * jax.lax.rsqrt(variance + self.eps) * self.scale[...][*lead] + self.bias[...][*lead]
+        y = centred * jax.lax.rsqrt(variance + self.eps)
+        if self.scale is not None:
+            y = y * self.scale[...][*lead] + self.bias[...][*lead]
         return y.astype(x.dtype)
 
 

@@ -1,6 +1,7 @@
 """Rotary position embeddings on a grid (Su et al., 2021; Heo et al., 2024)."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,8 @@ class Rotary:
       offset: added to positions, in patches.
       columns_first: whether the first half of the angles follows the column.
       halves: whether channel i is paired with channel i + head_dim / 2; otherwise channels 2i and 2i + 1 are paired.
+      registers: the temperature of register tokens, which have places on a square grid of their own (ViT-5); None
+        leaves them without ("language" only).
 
     Raises:
       UserError: `frequencies` is unknown.
@@ -39,6 +42,7 @@ class Rotary:
     offset: float = 0.0
     columns_first: bool = False
     halves: bool = False
+    registers: float | None = None
 
     def __post_init__(self):
         if self.frequencies not in FREQUENCIES:
@@ -54,7 +58,7 @@ class Rotary:
           grid: of the network, (rows, columns).
 
         Raises:
-          UserError: `head_dim` is not a multiple of 4.
+          UserError: `head_dim` is not a multiple of 4, or registers with places make no square.
         """
         if head_dim % 4:
             raise UserError(f"Rotary positions need heads of a width divisible by 4, not {head_dim}: change num_heads.")
@@ -73,7 +77,20 @@ class Rotary:
         angles = place[..., None] * factors.astype(np.float32)[None, None, None]
         angles = angles.reshape(*place.shape[:-1], -1)
         # A rotation by 0 leaves the prefix bitwise unchanged.
-        return jnp.where(jnp.arange(angles.shape[1])[None, :, None] < num_prefix_tokens, 0.0, angles)
+        angles = jnp.where(jnp.arange(angles.shape[1])[None, :, None] < num_prefix_tokens, 0.0, angles)
+        if self.registers is None or num_prefix_tokens < 2:
+            return angles
+        of_registers = jnp.asarray(self._register_angles(num_prefix_tokens - 1, exponents))
+        return angles.at[:, 1:num_prefix_tokens].set(of_registers[None])
+
+    def _register_angles(self, count: int, exponents: np.ndarray) -> np.ndarray:
+        """The angles of the registers behind the CLS token, (count, head_dim / 2)."""
+        side = math.isqrt(count)
+        if side * side != count:
+            raise UserError(f"{count} register tokens with rotary positions make no square grid: use 1, 4 or 9.")
+        place = np.stack(np.divmod(np.arange(count), side), axis=-1).astype(np.float32)
+        factors = 1.0 / np.float32(self.registers) ** exponents
+        return (place[..., None] * factors[None, None]).reshape(count, -1).astype(np.float32)
 
     def mixed(
         self,

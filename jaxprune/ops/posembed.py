@@ -19,10 +19,15 @@ class Resampling(NamedTuple):
     Attributes:
       method: "bicubic" or "bilinear".
       antialias: with antialiasing (a = -0.5), as in timm; otherwise without (a = -0.75), as in MAE.
+      keeps_aspect: resizes to a square of the longer side and keeps its upper left part, so that a patch is as wide as
+        it is high in the table too (NaFlexViT).
+      align_corners: aligns the corner patches of both grids; otherwise patches are areas.
     """
 
     method: Literal["bicubic", "bilinear"] = "bicubic"
     antialias: bool = True
+    keeps_aspect: bool = False
+    align_corners: bool = False
 
 
 def sincos_2d(dim: int, grid: tuple[int, int], num_prefix_tokens: int = 0) -> Float[np.ndarray, "n {dim}"]:
@@ -92,6 +97,8 @@ def resample(
     *,
     antialias: bool = False,
     method: Literal["bicubic", "bilinear"] = "bicubic",
+    keeps_aspect: bool = False,
+    align_corners: bool = False,
 ) -> Float[Array, "1 m d"]:
     """Resamples a position table to another grid, by default bicubic, with half-pixel centres.
 
@@ -100,7 +107,7 @@ def resample(
 
     Args:
       old_grid, new_grid: (rows, columns), or (frames, rows, columns) of clips.
-      antialias, method: see `Resampling`; only for images.
+      antialias, method, keeps_aspect, align_corners: see `Resampling`; only for images.
 
     Raises:
       UserError: the table does not have `old_grid`'s rows.
@@ -118,7 +125,8 @@ def resample(
     if len(new) == 3:
         moved = resize_3d(maps, new)
     else:
-        moved = resize(maps, (new[0], new[1]), method, antialias=antialias)
+        sides = (max(new), max(new)) if keeps_aspect else (new[0], new[1])
+        moved = resize(maps, sides, method, align_corners=align_corners, antialias=antialias)[:, : new[0], : new[1]]
     return jnp.concatenate([prefix, moved.reshape(1, math.prod(new), d)], axis=1)
 
 

@@ -82,6 +82,8 @@ def architecture(tensors: Mapping[str, Published], source: str) -> tuple[str, di
         "qkv_bias": "blocks.0.attn.qkv.bias" in shapes,
         "init_values": 1.0 if "blocks.0.ls1.gamma" in shapes else None,
     }
+    if shapes.get("cls_token", (1, 1))[1] > 1:
+        arguments["num_cls_tokens"] = shapes["cls_token"][1]
     if framework is not None:
         return "mim", arguments | framework
     return "model", arguments | {

@@ -1,7 +1,11 @@
 """Weights from the Hugging Face Hub, downloaded with `huggingface_hub` if it is installed."""
 
+import contextlib
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from jaxprune import models
 from jaxprune.errors import UserError
@@ -9,6 +13,7 @@ from jaxprune.errors import UserError
 PREFIXES = ("hf-hub:", "hf_hub:", "timm:")
 # The files to download from a repository: weights, and their index.
 _FILES = ("*.safetensors", "*.safetensors.index.json", "config.json")
+_ELSEWHERE = "check the name and the connection, or download it elsewhere and give the directory."
 _OTHERWISE = ("*.bin", "*.bin.index.json", "*.npz", "config.json")
 
 
@@ -49,21 +54,45 @@ def fetched(source: str | os.PathLike) -> Path:
       UserError: `huggingface_hub` is not installed, or the repository cannot be reached and is not in the cache.
     """
     name, revision = repository(str(source))
+    hub = library(f"Fetching {source}")
+    with one_line(f"{source} cannot be fetched and is not in the cache", _ELSEWHERE):
+        folder = Path(hub.snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(hub.snapshot_download(name, revision=revision, allow_patterns=list(_OTHERWISE)))
+    return folder
+
+
+def library(purpose: str) -> Any:
+    """Returns `huggingface_hub`.
+
+    Args:
+      purpose: what needs it, for the message.
+
+    Raises:
+      UserError: it is not installed.
+    """
     try:
         import huggingface_hub  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(
-            f"Fetching {source} needs huggingface_hub, which is not installed: pip install 'jaxprune[hub]', or give a "
-            "file."
+            f"{purpose} needs huggingface_hub, which is not installed: pip install 'jaxprune[hub]', or give a file."
         ) from error
+    return huggingface_hub
+
+
+@contextlib.contextmanager
+def one_line(failure: str, remedy: str) -> Iterator[None]:
+    """Makes one line of whatever fails between here and a hub: its client raises exceptions of many kinds.
+
+    The client's warnings of every retry are not shown.
+    """
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    log.setLevel(logging.ERROR)
     try:
-        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_OTHERWISE)))
-    except Exception as error:  # requests can fail with many kinds of exceptions
+        yield
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"{source} cannot be fetched and is not in the cache ({type(error).__name__}: {reason}): check the name "
-            "and the connection, or download it elsewhere and give the directory."
-        ) from error
-    return folder
+        raise UserError(f"{failure} ({type(error).__name__}: {reason}): {remedy}") from error
+    finally:
+        log.setLevel(level)

@@ -100,7 +100,7 @@ def _absolute(model: Any, path: str, table: np.ndarray, source: Any, antialias: 
         return table
     rule = _OF_FRAMEWORKS if isinstance(model, Framework | Segmenter) and path == "encoder" else owner.position_rule
     smooth = rule.antialias if antialias is None else antialias
-    return np.asarray(resample(jnp.asarray(table), old_grid, grid, prefix, antialias=smooth, method=rule.method))
+    return np.asarray(resample(jnp.asarray(table), old_grid, grid, prefix, **rule._replace(antialias=smooth)._asdict()))
 
 
 def _part(network: Any, path: str) -> Any:

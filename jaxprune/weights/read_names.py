@@ -24,6 +24,7 @@ from jaxprune.weights.sources import (
     mmsegmentation,
     moco,
     openai_clip,
+    qwen_vl,
     selectors,
     timm,
 )
@@ -41,7 +42,7 @@ _DINO_UNUSED = r"(?:dino_|ibot_)?head\.(?:mlp|last_layer)\..+"
 _COUNTER = "num_batches_tracked"
 
 # Sources that find their network in any wrapper, and beside other networks.
-_TOWERS = (big_vision, openai_clip, hugging_face_towers, aimv2)
+_TOWERS = (big_vision, openai_clip, hugging_face_towers, aimv2, qwen_vl)
 
 
 def to_timm(tensors: Mapping[str, Any]) -> Tensors:

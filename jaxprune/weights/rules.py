@@ -133,6 +133,8 @@ def to_published(model: Any) -> dict[str, Tensor]:
     encoder = getattr(model, "encoder", model)
     style, grid = getattr(encoder, "style", None), getattr(encoder, "grid", ())
     spelling, wrapped = () if style is None else style.names, ""
+    if encoder is not model:
+        spelling = tuple(name for name in spelling if name != "encoder")  # what is around it has names of its own
     if isinstance(model, DenseNetwork):
         wrapped = model.published_encoder
     elif isinstance(model, Framework):

@@ -91,13 +91,15 @@ def test_the_page_shows_what_differs_between_plans(measured):
     part = page.parts["Leaderboard"]
     assert part.texts == [
         "Batch 8 on cpu (x86_64), 2 cores, 3 rounds, each timing all plans of a network once, 200 held-out images. "
-        "Code 77aa77aa77aa77aa, images 0bcd0bcd0bcd0bcd."
+        "Code 77aa77aa77aa77aa, images 0bcd0bcd0bcd0bcd.",
+        "No smaller network was measured beside it, so whether one beats these plans is not known: give it as "
+        "--config.networks.",
     ]
     (table,) = part.tables
     assert table.caption == (
         "Accuracy: in brackets the 95 % interval (Wilson). Speed-up: median over 3 rounds with the smallest and the "
         "largest value. accuracy where smaller images fail: on the images that the dense network gets wrong with 50% "
-        "of the patches: what only tokens can give."
+        "of the patches: what only tokens can give. img_size=N: the dense network on these smaller images."
     )
     assert [line.rpartition(" | ")[0] for line in table.lines] == [
         "network | plan | accuracy | speed-up | verdict | agreement | GFLOPs | accuracy where smaller images fail | "
@@ -116,6 +118,30 @@ def test_the_page_shows_what_differs_between_plans(measured):
         "GFLOPs. dense has 90.0% [85.1%, 93.4%] with 4. The grey line joins the highest values measured at each cost."
     )
     assert {"images/s", "accuracy"} <= set(plot.labels)
+
+
+def test_the_page_names_the_next_smaller_network_and_what_a_plan_gives_at_its_cost(tmp_path, monkeypatch):
+    small = {**ROWS[0], "network": "small", "GFLOPs": 2.2, "accuracy": 0.8, "low": 0.74, "high": 0.85, "images/s": 70.0}
+    smaller_images = {**ROWS[2], "plan": "img_size=154", "GFLOPs": 2.1, "accuracy": 0.86, "low": 0.8, "high": 0.9}
+    board = [*ROWS, rows_of.sealed(rows_of.completed(smaller_images)), rows_of.sealed(small)]
+    monkeypatch.setattr(leaderboard, "_rows", lambda config, label, network, texts, workdir: board)
+    run(tmp_path, run="runs/vit", plans=("topk",), keep_rates=(0.5,), reduction_loc=(1, 2))
+    assert len(rows_of.read(tmp_path / "leaderboard.csv")) == 5
+    part = read_page(tmp_path / "report.html").parts["Leaderboard"]
+    assert part.texts[1] == (
+        "Next smaller network than vit: small dense has 80.0% [74.0%, 85.0%] with 2.2 GFLOPs and 70 images/s. The "
+        "highest accuracy of vit at no more GFLOPs: vit img_size=154 has 86.0% [80.0%, 90.0%] with 2.1 GFLOPs and 30 "
+        "images/s."
+    )
+
+
+def test_a_row_of_smaller_images_that_is_not_measured_here_says_why(tmp_path, monkeypatch):
+    row = rows_of.sealed(rows_of.completed({**ROWS[2], "plan": "img_size=999"}))
+    write_csv(tmp_path / "claimed.csv", [ROWS[0], row])
+    monkeypatch.setattr(leaderboard, "_again", lambda config, rows, workdir: [ROWS[0], None])
+    run(tmp_path, verify=str(tmp_path / "claimed.csv"), rows=0, rows_seed=1)
+    *_, line = as_lines(read_csv(tmp_path / "verified.csv"))
+    assert line.endswith("its network is not in the config, or has another size at half of its patches")
 
 
 def test_a_check_lists_claimed_and_measured_speeds(tmp_path, monkeypatch, capsys):

@@ -69,8 +69,8 @@ def measure(config: Config, workdir: Path, hard_at: Sequence[float] = ()) -> Mea
     """Measures the plans, prints the results as a table, and writes it to `workdir`.
 
     Args:
-      hard_at: fractions of the patches of smaller images, on which the network tells which images are hard; it has no
-        row of its own there.
+      hard_at: fractions of the patches of smaller images, on which the network tells which images are hard; it has
+        rows there too.
     """
     classifier = networks.with_head(config) if config.run or config.model.weights else None
     model = classifier.model if classifier else models.create(config.model.name, rngs=nnx.Rngs(config.seed))
@@ -80,14 +80,15 @@ def measure(config: Config, workdir: Path, hard_at: Sequence[float] = ()) -> Mea
     )
     if config.smaller_images:
         candidates |= on_smaller_images(candidates)
+    if hard_at:
+        candidates |= on_smaller_images(candidates, hard_at)
     if isinstance(model, DToP):
         candidates[WITHOUT_EXITS] = contestant(model.without_exits())
     by_exits = _by_exits(config, candidates) if isinstance(model, DToP) else {}
     measured, comparison, names = costs(candidates, config.batch_size, config.rounds, **by_exits), None, ()
     compares = classifier is not None and not isinstance(classifier.model, DenseNetwork)
     if classifier is not None and compares and inputs.has_images(classifier.origin, config):
-        judges = on_smaller_images(candidates, hard_at) if hard_at else {}
-        comparison, names = _compare(config, classifier, candidates | judges), classifier.class_names
+        comparison, names = _compare(config, classifier, candidates), classifier.class_names
     rows = Table(BenchmarkRow(cost, comparison.result(cost.plan) if comparison else None) for cost in measured)
     make_directory(workdir)
     name = classifier.origin if classifier else config.model.name

@@ -21,7 +21,7 @@ from jaxprune.files import make_directory
 from jaxprune.measures.intervals import Interval
 from jaxprune.open import Origin
 from jaxprune.reduction import DENSE
-from jaxprune.report import Section, plots, spread
+from jaxprune.report import Section, findings, plots, spread
 from jaxprune.report.table import Table, as_text, column, write_csv
 from jaxprune.weights.fingerprint import fingerprint
 
@@ -120,9 +120,10 @@ def _again(config: Config, claimed: Sequence[leaderboard.Row], workdir: Path) ->
     origins, measured = several_networks.origins(config), {}
     for (label, *_), rows, settings in zip(groups, groups.values(), configs, strict=True):
         if label in origins:
-            plans = [texts[label, row["plan"]] for row in rows if row["plan"] != DENSE]
+            besides = (DENSE, *filter(leaderboard.is_smaller, (row["plan"] for row in rows)))
+            plans = [texts[label, row["plan"]] for row in rows if row["plan"] not in besides]
             new = {row["plan"]: row for row in _rows(settings, label, origins[label], plans, workdir)}
-            measured.update({(label, row["plan"]): new[texts[label, row["plan"]]] for row in rows})
+            measured.update({(label, row["plan"]): new.get(texts[label, row["plan"]]) for row in rows})
     return [measured.get((row["network"], row["plan"])) for row in claimed]
 
 
@@ -158,7 +159,10 @@ def _verified(
 ) -> VerifiedRow:
     name, faster = f"{claimed['network']} {claimed['plan']}", claimed["speed-up"]
     if measured is None:
-        return VerifiedRow(name, faster, ("", "", ""), False, "not compared", "", "its network is not in the config")
+        why = "its network is not in the config"
+        if leaderboard.is_smaller(claimed["plan"]):
+            why += ", or has another size at half of its patches"
+        return VerifiedRow(name, faster, ("", "", ""), False, "not compared", "", why)
     dense = [
         row
         for row in table
@@ -172,8 +176,8 @@ def _verified(
 
 
 def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], workdir: Path) -> list[leaderboard.Row]:
-    # Networks on other images have rows of their own, since `img_size` is a setting of a row, and only tell which
-    # images are hard. All at one size, so that a row does not depend on which others are measured with it.
+    # The network on smaller images has a row, and tells which images are hard: at one size, so that a row does not
+    # depend on which others are measured with it.
     only_plans = {"plans": tuple(texts), "scorer": "", "smaller_images": False}
     settings = networks.with_origin(ConfigDict({**config.to_dict(), **only_plans}), origin)
     classifier = networks.classifier(settings)
@@ -203,6 +207,38 @@ def _readable(rows: Sequence[leaderboard.Row]) -> list[leaderboard.Row]:
     return [{**row, "plan": short_plan(row["plan"])} for row in rows]
 
 
+def _next_smaller(rows: Sequence[leaderboard.Row]) -> str:
+    """Returns what the next smaller network of each network does, beside its plans that cost no more."""
+    dense = [row for row in rows if row["plan"] == DENSE]
+    sentences = []
+    for large in dense:
+        cheaper = [row for row in dense if row["GFLOPs"] < large["GFLOPs"]]
+        if not cheaper:
+            continue
+        small = max(cheaper, key=lambda row: row["GFLOPs"])
+        affordable = [
+            row
+            for row in rows
+            if row["network"] == large["network"] and row["plan"] != DENSE and row["GFLOPs"] <= small["GFLOPs"]
+        ]
+        sentences.append(f"Next smaller network than {large['network']}: {_scores(small)}.")
+        if affordable:
+            best = max(affordable, key=lambda row: row["accuracy"])
+            sentences.append(f"The highest accuracy of {large['network']} at no more GFLOPs: {_scores(best)}.")
+        else:
+            sentences.append(f"No row of {large['network']} costs as little.")
+    return " ".join(sentences) or (
+        "No smaller network was measured beside it, so whether one beats these plans is not known: give it as "
+        "--config.networks."
+    )
+
+
+def _scores(row: leaderboard.Row) -> str:
+    accuracy = findings.with_interval(Interval(row["accuracy"], row["low"], row["high"]), ".1%")
+    costs = f"{row['GFLOPs']:.3g} GFLOPs and {row['images/s']:.3g} images/s"
+    return f"{row['network']} {row['plan']} has {accuracy} with {costs}"
+
+
 def _describe(section: Section, rows: Sequence[leaderboard.Row], config: Config) -> None:
     rows = _readable(rows)
     columns = dict.fromkeys((*SHOWN, *(name for name in rows[0] if name not in HIDDEN)))
@@ -214,8 +250,9 @@ def _describe(section: Section, rows: Sequence[leaderboard.Row], config: Config)
     caption = (
         f"Accuracy: {spread.BRACKETS}. Speed-up: {spread.ranges(config.rounds)}. `{leaderboard.RESCUED}`: on the "
         f"images that the dense network gets wrong with {leaderboard.HARD_AT:.0%} of the patches: what only "
-        "tokens can give."
+        "tokens can give. `img_size=N`: the dense network on these smaller images."
     )
+    section.text(_next_smaller(rows))
     section.table(spread.as_ranges(cells), caption=caption, highlight={"accuracy": "max"}, formats=".3g")
     points = {f"{row['network']} {row['plan']}": ([row["images/s"]], [row["accuracy"]]) for row in rows}
     plot = plots.scatter_plot(points, "images/s", "accuracy", pareto=("max", "max"), shares=True)

@@ -139,7 +139,7 @@ def with_cls_position(tensors: Arrays, network: Any, whose: str) -> Arrays:
     prefix = table.shape[1] - network.num_patches
     if prefix == 0 and "reg_token" in tensors:
         return {**tensors, "pos_embed": np.pad(table, ((0, 0), (1, 0), (0, 0)))}
-    if prefix != sum(name in tensors for name in ("cls_token", "dist_token")):
+    if prefix != sum(tensors[name].shape[1] for name in ("cls_token", "dist_token") if name in tensors):
         raise UserError(
             f"{whose} has no name for pos_embed with {prefix} rows before those of the patches: write the weights "
             "under timm's names."

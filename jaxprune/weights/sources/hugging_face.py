@@ -1,4 +1,4 @@
-"""The names of ViT, DeiT, ViTMAE, BEiT, DINOv2, DINOv3 and V-JEPA 2 in Hugging Face's transformers, all versions."""
+"""The names of ViT, DeiT, Pixio, ViTMAE, BEiT, DINOv2, DINOv3 and V-JEPA 2 in all versions of transformers."""
 
 import re
 from collections.abc import Mapping
@@ -92,6 +92,7 @@ _DINO = ("norm1", "norm2")
 _PREFERRED: dict[str, tuple[str, ...]] = {
     "deit": ("cls_classifier",),
     "dinov2": (*_DINO, "mlp.fc1", "mlp.fc2"),
+    "pixio": (*_DINO, "mlp.fc1", "mlp.fc2"),
     "dinov2_giant": (*_DINO, "mlp.weights_in", "mlp.weights_out"),
     "dinov3": (*_DINO, "norm", "mlp.down_proj", "q_proj", "k_proj", "v_proj", "o_proj"),
 }
@@ -133,6 +134,8 @@ def write(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
         kind, whose = "beit", "BEiT"
     elif "blocks.0.ls1.gamma" in tensors:
         kind, whose = "dinov2" if network.style.block.mlp == "plain" else "dinov2_giant", "DINOv2"
+    elif tensors.get("cls_token", np.zeros((1, 1, 1))).shape[1] > 1:
+        kind, whose = "pixio", "Pixio"
     else:
         kind, whose = ("deit", "DeiT") if "dist_token" in tensors else ("vit", "ViT")
     whose = f"Hugging Face's {whose}"
@@ -154,4 +157,4 @@ def _unknown(name: str, kind: str) -> bool:
     """Whether a family does not have tensors of a name."""
     if name.startswith("pooler.") and kind != "beit":
         return True
-    return "classifier." in name and kind.startswith("dino")
+    return "classifier." in name and kind.startswith(("dino", "pixio"))

@@ -39,6 +39,7 @@ _UNUSED = (
     r"rope_embed\.periods",
     r"local_cls_norm\..+",
     r"projectors\..+",
+    r".+\.attn\.rope(?:_reg)?\.freqs",  # ViT-5's
     r".+\.rope\.freqs_(?:cos|sin)|rope\.freqs_(?:cos|sin)",
     r".+\.(?:relative_position_index|relative_coords_table|attn_mask)",
     r"hog_enc\.\d+\.conv\.weight",  # LocalMIM's Sobel filters
@@ -166,7 +167,7 @@ def write(tensors: Mapping[str, np.ndarray], names: Sequence[str], grid: tuple[i
         values), "split_mlp" (separate gate and value), "shared_bias" (one table of relative positions for all blocks),
         "merging_last" (Swin's merging is at the end of the previous stage), "mixed_rope" (one tensor of learned
         frequencies of rotary positions for all blocks), "naflex" (a separate module for the embedding), "dge" (queries
-        separate from keys and values, and a router in each block).
+        separate from keys and values, and a router in each block), "encoder" (all but the classifier in `encoder`).
     """
     written: dict[str, np.ndarray] = {}
     if "mixed_rope" in names:
@@ -198,6 +199,8 @@ def write(tensors: Mapping[str, np.ndarray], names: Sequence[str], grid: tuple[i
             written.update({f"{gate[1]}{layer}.{gate[2]}": part for layer, part in parts})
         else:
             written[name] = tensor
+    if "encoder" in names:
+        written = {name if name.startswith("head.") else f"encoder.{name}": part for name, part in written.items()}
     return written
 
 

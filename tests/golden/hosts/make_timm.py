@@ -74,6 +74,11 @@ CASES = {
     "sapiens2": ("vit_base_patch16_sapiens2", {"img_size": WIDE, "num_kv_heads": 2}),
     "naflex_gap": ("naflexvit_base_patch16_gap", {"img_size": WIDE}),
     "naflex_map": ("naflexvit_base_patch16_map", {"img_size": SQUARE}),
+    "naflex_aspect_resized": ("naflexvit_base_patch16_par_gap", {"img_size": (64, 32)}),
+    "naflex_radio_resized": ("naflexvit_large_patch16_radio_v3", {"img_size": (32, 64)}),
+    "naflex_corners_resized": ("naflexvit_base_patch16_radio_v3", {"img_size": (64, 32)}),
+    "qwen3": ("qwen3_vit_88m", {"img_size": SQUARE}),
+    "qwen3_resized": ("qwen3_vit_88m", {"img_size": (64, 32)}),
     "naflex_siglip_resized": ("naflexvit_base_patch16_siglip", {"img_size": WIDE}),
     "naflex_gap_resized": ("naflexvit_base_patch16_gap", {"img_size": 64}),
     "deit3_resized": ("deit3_small_patch16_224", {"img_size": (64, 32)}),
@@ -87,6 +92,7 @@ CASES = {
 # The first files had the number of their place as a seed, later ones have one from their name.
 _LATER = ("eva02_enormous", "naflex_gap", "naflex_gap_resized", "naflex_map", "naflex_siglip_resized", "post_norm")
 _LATER += ("rope_mixed", "rope_mixed_ape", "sapiens2", "siglip_384", "test_vit3", "test_vit4")
+_LATER += ("naflex_aspect_resized", "naflex_radio_resized", "naflex_corners_resized", "qwen3", "qwen3_resized")
 _FIRST = sorted(CASES.keys() - set(_LATER))
 
 STAGED = {"embed_dim": 16, "depths": (2, 2), "num_heads": (2, 4), "num_classes": 5}
@@ -128,9 +134,11 @@ def make(name: str, model: str, options: dict) -> None:
     options = {**options} if name in STAGES else {**TINY, **options}
     of_images = options.pop("img_size") if model.startswith("convnext") else options["img_size"]
     resized = name.endswith("_resized")
-    if model.startswith("naflexvit"):  # resamples its table for each image
+    resamples = model.startswith(("naflexvit", "qwen3"))  # its table for each image
+    if resamples:
         height, width = (48, 48) if resized or of_images == SQUARE else of_images
-        of_network = {"pos_embed_grid_size": (height // 16, width // 16)}
+        grid = (height // 16, width // 16)
+        of_network = {"pos_embed_grid_size": grid[0] if model.startswith("qwen3") else grid}
         first = timm.create_model(
             model, **{key: value for key, value in options.items() if key != "img_size"}, **of_network
         )
@@ -142,7 +150,7 @@ def make(name: str, model: str, options: dict) -> None:
             parameter.copy_(parameter + 0.2 * torch.randn_like(parameter))
     weights = {key: tensor.clone() for key, tensor in first.state_dict().items()}
     network = first
-    if resized and not model.startswith("naflexvit"):
+    if resized and not resamples:
         network = timm.create_model(model, **options)
         network.load_state_dict(FILTERS[type(network).__name__](dict(weights), network), strict=False)
     network = network.double().eval()

@@ -1,7 +1,7 @@
 """Makes the `hf_*.npz` files beside it: tiny random networks of Hugging Face's transformers, and what they compute.
 
 Run by hand with torch and transformers 5.23.0, which the project does not depend on:
-python tests/golden/hosts/make_transformers.py
+python tests/golden/hosts/make_transformers.py, with names of files to make only those.
 
 A file holds `name` and `options` (of our `models.create`, as text), `w/<their name>` in float32, `images` (b, c, h, w;
 of clips b, frames, c, h, w),
@@ -15,6 +15,7 @@ in, which are not always those in memory: python tests/golden/hosts/make_transfo
 import json
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,11 @@ CASES = {
         lambda: hf.Dinov2Model(hf.Dinov2Config(**TINY, **PIXELS, mlp_ratio=4, use_swiglu_ffn=True)),
         "vit_giant_patch14_dinov2",
         {"mlp_ratio": 128 / 24},
+    ),
+    "hf_pixio": (
+        lambda: hf.PixioModel(hf.PixioConfig(**TINY, **PIXELS, n_cls_tokens=8)),
+        "pixio_vitb16",
+        {"num_cls_tokens": 8},
     ),
     "hf_dinov3": (
         lambda: hf.DINOv3ViTModel(
@@ -141,10 +147,15 @@ BESIDES = {
     ),
 }
 
+# The first files had the number of their place as a seed, later ones have one from their name.
+_LATER = {"hf_pixio"}
+
 
 def names() -> None:
     found = {}
-    for case, build in {**{case: build for case, (build, *_) in CASES.items()}, **BESIDES}.items():
+    # A Pixio is saved under other names than the published files have; both are read.
+    built = {case: build for case, (build, *_) in CASES.items() if case != "hf_pixio"}
+    for case, build in {**built, **BESIDES}.items():
         with tempfile.TemporaryDirectory() as directory:
             build().save_pretrained(directory)
             found[case] = sorted(load_file(f"{directory}/model.safetensors"))
@@ -152,7 +163,7 @@ def names() -> None:
 
 
 def make(case: str, build, name: str, options: dict) -> None:
-    torch.manual_seed(sorted(CASES).index(case))
+    torch.manual_seed(zlib.crc32(case.encode()) if case in _LATER else sorted(CASES.keys() - _LATER).index(case))
     network = build().eval()
     with torch.no_grad():
         for parameter in network.parameters():
@@ -180,4 +191,5 @@ if __name__ == "__main__" and sys.argv[1:] == ["names"]:
     names()
 elif __name__ == "__main__":
     for case, arguments in CASES.items():
-        make(case, *arguments)
+        if case in sys.argv[1:] or not sys.argv[1:]:
+            make(case, *arguments)
