@@ -21,7 +21,8 @@ ROOT = Path(__file__).parent.parent
 TESTS = ("checkpoints", "nn", "ops", "train", "weights", "reduction/test_tome.py", "reduction/test_topk.py")
 NEWEST = ("3.14", "3.13", "3.12")
 OLDEST = "3.11"
-_PATIENCE = 600  # seconds for downloads
+_PATIENCE = 240  # seconds for an installation
+_LONGEST = 360  # seconds of tests
 
 
 def python(version: str) -> str | None:
@@ -63,7 +64,10 @@ def run(name: str, version: str, work: Path, constraints: tuple[str, ...] = ()) 
         errors = [line for line in installed.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
         return f"skipped: Python {version} can install nothing ({errors[0][:160]})"
     command = [place / "bin" / "python", "-m", "pytest", "-p", "no:cacheprovider", *(f"tests/{part}" for part in TESTS)]
-    tested = subprocess.run(command, cwd=ROOT, **_QUIET)
+    try:
+        tested = subprocess.run(command, cwd=ROOT, timeout=_LONGEST, **_QUIET)
+    except subprocess.TimeoutExpired:
+        return f"skipped: Python {version} had not ended the tests after {_LONGEST // 60} minutes"
     lines = [line for line in tested.stdout.splitlines() if re.search(r"\d (passed|failed|error)", line)]
     if tested.returncode:
         print(tested.stdout[-20000:])

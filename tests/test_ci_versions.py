@@ -57,7 +57,8 @@ def test_what_is_missing_is_said_and_skipped(versions, tmp_path, monkeypatch, ca
     ("fails", "status", "outcome"),
     [
         ("install", 0, "skipped: Python 3.14 can install nothing (ERROR: no route)"),
-        ("slowly", 0, "skipped: Python 3.14 installed nothing within 10 minutes"),
+        ("slowly", 0, "skipped: Python 3.14 installed nothing within 4 minutes"),
+        ("endless", 0, "skipped: Python 3.14 had not ended the tests after 6 minutes"),
         ("pytest", 1, "failed: Python 3.14, 1 failed, 2 passed in 3.0s"),
         ("", 0, "passed: Python 3.14, 1 failed, 2 passed in 3.0s"),
     ],
@@ -65,7 +66,9 @@ def test_what_is_missing_is_said_and_skipped(versions, tmp_path, monkeypatch, ca
 def test_only_tests_that_fail_make_it_fail(fails, status, outcome, versions, tmp_path, monkeypatch, capsys):
     def pretend(command, **_):
         if fails == "slowly" and "install" in command:
-            raise subprocess.TimeoutExpired(command, 600)
+            raise subprocess.TimeoutExpired(command, 240)
+        if fails == "endless" and "pytest" in command:
+            raise subprocess.TimeoutExpired(command, 360)
         failed = bool(fails) and fails in command
         return subprocess.CompletedProcess(command, int(failed), "= 1 failed, 2 passed in 3.0s =", "ERROR: no route")
 
