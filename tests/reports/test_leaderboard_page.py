@@ -123,15 +123,25 @@ def test_the_page_shows_what_differs_between_plans(measured):
 def test_the_page_names_the_next_smaller_network_and_what_a_plan_gives_at_its_cost(tmp_path, monkeypatch):
     small = {**ROWS[0], "network": "small", "GFLOPs": 2.2, "accuracy": 0.8, "low": 0.74, "high": 0.85, "images/s": 70.0}
     smaller_images = {**ROWS[2], "plan": "img_size=154", "GFLOPs": 2.1, "accuracy": 0.86, "low": 0.8, "high": 0.9}
-    board = [*ROWS, rows_of.sealed(rows_of.completed(smaller_images)), rows_of.sealed(small)]
+    tiny = {**small, "network": "tiny", "GFLOPs": 0.6, "accuracy": 0.6, "low": 0.53, "high": 0.67, "images/s": 200.0}
+    # More accurate than any other row, and dearer than the smaller network.
+    dear = {**ROWS[1], "plan": "tome@1:keep_rate=0.9", "GFLOPs": 4.2, "accuracy": 0.93}
+    board = [
+        *ROWS,
+        rows_of.sealed(rows_of.completed(dear)),
+        rows_of.sealed(rows_of.completed(smaller_images)),
+        rows_of.sealed(small),
+        rows_of.sealed(tiny),
+    ]
     monkeypatch.setattr(leaderboard, "_rows", lambda config, label, network, texts, workdir: board)
     run(tmp_path, run="runs/vit", plans=("topk",), keep_rates=(0.5,), reduction_loc=(1, 2))
-    assert len(rows_of.read(tmp_path / "leaderboard.csv")) == 5
+    assert len(rows_of.read(tmp_path / "leaderboard.csv")) == len(board)
     part = read_page(tmp_path / "report.html").parts["Leaderboard"]
     assert part.texts[1] == (
         "Next smaller network than vit: small dense has 80.0% [74.0%, 85.0%] with 2.2 GFLOPs and 70 images/s. The "
         "highest accuracy of vit at no more GFLOPs: vit img_size=154 has 86.0% [80.0%, 90.0%] with 2.1 GFLOPs and 30 "
-        "images/s."
+        "images/s. Next smaller network than small: tiny dense has 60.0% [53.0%, 67.0%] with 0.6 GFLOPs and 200 "
+        "images/s. No row of small costs as little."
     )
 
 
