@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from jaxprune import main
-from jaxprune.commands.quickstart.page import did_it_help
+from jaxprune.commands.quickstart.page import _cap, did_it_help, too_short
 from jaxprune.commands.quickstart.settings import phase_config
 from jaxprune.commands.shared import inputs, reporting
 from jaxprune.commands.shared.training import learning_rate, length
@@ -90,6 +90,7 @@ def test_scratch_is_as_long_as_fine_tuning_or_as_both_phases(folder, tmp_path, s
         workdirs.mark_complete(tmp_path / phase, {"seconds": seconds, "steps": 110})
     settings = phase_config(config, "scratch", tmp_path)
     assert settings.steps == steps
+    assert _cap(config, "scratch", tmp_path) == {"cap": round(60 * minutes)}
     assert settings.max_minutes == pytest.approx(minutes) and settings.optimizer.base_lr == 3e-3
 
 
@@ -109,3 +110,13 @@ def test_the_verdict_is_one_sentence_with_its_interval(tuned, scratch, start):
     sentence = did_it_help(summary(tuned), summary(scratch), equal_time=True)
     assert sentence.startswith(start) and "for the time of both phases" in sentence and "50 held-out images" in sentence
     assert "as many steps as fine-tuning" in did_it_help(summary(tuned), summary(scratch))
+
+
+def test_a_verdict_on_a_pre_training_that_learned_nothing_says_so():
+    short = {"steps": 195, "planned_steps": 500, "ratio_to_mean_colour": 2.28}
+    assert "ended at step 195 of 500 with a loss no smaller than" in too_short(short)
+    assert too_short({**short, "ratio_to_mean_colour": 0.6}) == too_short({"steps": 1, "planned_steps": 1}) == ""
+
+
+def test_own_pictures_time_a_step_against_the_full_form(folder):
+    assert load(folder, ",minutes=3").step_rounds == 5

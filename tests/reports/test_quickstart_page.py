@@ -144,7 +144,7 @@ def test_the_results_come_first_then_the_phases(workdir):
     assert against_speed.caption.startswith("Accuracy against measured speed, with 95 % intervals")
     assert {"dense", "topk", "speed (dense = 1)", "accuracy"} <= set(against_speed.labels)
     assert plot.caption.startswith(
-        "In the end, the pre-trained network has an accuracy of 60.0% on held-out scenes, that from scratch 46.0%, "
+        "In the end, the pre-trained network has an accuracy of 60.0% on held-out images, that from scratch 46.0%, "
         "chance 10.0%."
     )
     assert {"pre-trained", "from scratch", "chance", "step", "held-out accuracy"} <= set(plot.labels)

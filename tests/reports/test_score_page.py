@@ -81,3 +81,25 @@ def test_drawings_have_the_numbers_of_their_pictures(drawn):
     assert [image.caption for image in scored] == ["a.png", "b.png", "c.png"]
     np.testing.assert_array_equal(scored[2].scores[SECOND], (RISING + 1) % 8)
     assert scored[2].image.mean() == 60
+
+
+def test_drawings_are_spread_over_the_folder(tmp_path, opened, paths):
+    pictures = Pictures(NAMES, lambda index: np.zeros((16, 32, 3), np.uint8))
+    # Of a, b and c, which can be read, in two files of scores.
+    spread = page.draw(tmp_path, pictures, opened, paths, (0.5,), limit=2)
+    assert [image.caption for image in spread] == ["a.png", "b.png"]
+    names = [f"{folder}/{number}.png" for folder in ("cat", "dog", "owl") for number in range(4)]
+    scores = {text: np.tile(RISING, (12, 1)) for text in SCORES}
+    write_part(tmp_path / "scores.npz", Part(tuple(names), ("no picture", *[""] * 11), scores), GRID)
+    draw = lambda limit: page.draw(
+        tmp_path, Pictures(tuple(names), pictures.read), opened, [tmp_path / "scores.npz"], (), limit
+    )
+    assert [image.caption for image in draw(3)] == ["cat/1.png", "dog/0.png", "owl/0.png"]
+    assert draw(0) == [] and len(draw(50)) == 11
+
+
+def test_the_page_says_that_not_all_are_drawn(part_of, opened, paths, drawn):
+    shares = page.agreement(paths, opened, (0.5,))
+    fill = lambda total: lambda section: page.describe(section, opened, drawn[1], shares, {}, 0.5, "", total)
+    assert "All 90 were scored; 3 of them" in part_of(fill(90))[0].texts[1]
+    assert len(part_of(fill(3))[0].texts) == 1

@@ -77,6 +77,8 @@ def describe(
     )
     if scratch:
         section.text(did_it_help(tuned, scratch, equal_time=config.scratch_time == "equal"))
+        if short := too_short(pre):
+            section.note(short, kind="warning")
     if steps:
         _step_bars(section, steps)
     section.table(
@@ -86,11 +88,11 @@ def describe(
                 "steps": s["steps"],
                 "of": s["planned_steps"],
                 "seconds": round(s["seconds"]),
-                **_cap(config, p),
+                **_cap(config, p, workdir),
             }
             for p, s in summaries.items()
         ],
-        caption=_lengths(config, summaries),
+        caption=_lengths(config, summaries, workdir),
     )
     _curves(section, workdir, tuned, scratch)
     section.command(reporting.command())
@@ -207,19 +209,22 @@ def _curves(section: Section, workdir: Path, tuned: dict[str, Any], scratch: dic
     beside = f", that from scratch {scratch['accuracy']:.1%}" if scratch else ""
     section.figure(
         plot,
-        f"In the end, the pre-trained network has an accuracy of {tuned['accuracy']:.1%} on held-out scenes{beside}, "
+        f"In the end, the pre-trained network has an accuracy of {tuned['accuracy']:.1%} on held-out images{beside}, "
         f"chance {chance:.1%}.{plots.cut_note(plot)}",
     )
 
 
-def _cap(config: Config, phase: str) -> dict[str, float]:
-    minutes = config["finetune" if phase == "scratch" else phase].max_minutes
-    return {"cap": minutes * 60} if minutes else {}
+def _cap(config: Config, phase: str, workdir: Path) -> dict[str, float]:
+    minutes = phase_config(config, phase, workdir).max_minutes  # from scratch, the time of both other phases
+    return {"cap": round(minutes * 60)} if minutes else {}
 
 
-def _lengths(config: Config, summaries: Mapping[str, Any]) -> str:
-    if any(_cap(config, phase) for phase in summaries):
-        return "Every phase is timed and capped by the config; the report is not."
+def _lengths(config: Config, summaries: Mapping[str, Any], workdir: Path) -> str:
+    if any(_cap(config, phase, workdir) for phase in summaries):
+        return (
+            "Seconds and caps leave out start, compilation and the report. A phase stops training at its cap; its last "
+            "evaluation comes on top."
+        )
     return "Lengths are in steps: a busy machine takes longer and trains the same networks. The report is not timed."
 
 
@@ -238,6 +243,17 @@ def did_it_help(tuned: dict[str, Any], scratch: dict[str, Any], *, equal_time: b
     return (
         f"{start}: {points(change)} over training from scratch {against}. In brackets the 95 % interval over "
         f"{tuned['held_out']} held-out images (Newcombe), of one run each."
+    )
+
+
+def too_short(pre: dict[str, Any]) -> str:
+    """Returns a sentence if pre-training learned no more than mean colours, which limits what is said of it; or ""."""
+    if pre.get("ratio_to_mean_colour", 0.0) < 1:
+        return ""
+    of = f"step {pre['steps']} of {pre['planned_steps']}"
+    return (
+        f"This is about a pre-training that ended at {of} with a loss no smaller than that of predicting each patch's "
+        "mean colour. A longer one may do more: give more minutes, or a faster or idle machine."
     )
 
 

@@ -75,7 +75,9 @@ def agreement(paths: Sequence[Path], opened: ScorerSet, keep_rates: Sequence[flo
 def draw(
     folder: Path, pictures: Pictures, opened: ScorerSet, paths: Sequence[Path], keep_rates: Sequence[float], limit: int
 ) -> list[Scored]:
-    """Saves a drawing of each of the first pictures that can be read, and returns them with their scores.
+    """Saves drawings of pictures spread evenly over those that can be read, and returns them with their scores.
+
+    A folder of classes lists one class after the other: the first pictures would all be of one.
 
     Args:
       folder: of the drawings.
@@ -86,20 +88,21 @@ def draw(
       limit: maximum number of drawings.
     """
     make_directory(folder)
+    readable = [index for index, why in enumerate(why for path in paths for why in read_part(path).broken) if not why]
+    count = min(limit, len(readable))
+    spread = {readable[place * len(readable) // count] for place in range(count)}
     drawn: list[Scored] = []
     numbers = itertools.count()
     for path in paths:
         part = read_part(path)
-        for row, (name, why) in enumerate(zip(part.files, part.broken, strict=True)):
+        for row, name in enumerate(part.files):
             index = next(numbers)
-            if why or len(drawn) >= limit:
+            if index not in spread:
                 continue
             scored = Scored(name, pictures.read(index), {text: values[row] for text, values in part.scores.items()})
             file = re.sub(r"[^\w.-]+", "_", str(Path(name).with_suffix("")))
             Image.fromarray(drawing(scored, opened, keep_rates)).save(folder / f"{index:06d}_{file}.png")
             drawn.append(scored)
-        if len(drawn) >= limit:
-            break
     return drawn
 
 
@@ -145,6 +148,7 @@ def describe(
     broken: Mapping[str, str],
     keep_rate: float,
     networks: str = "",
+    num_images: int = 0,
 ) -> None:
     """Adds pictures with a slider, and the agreement of the scorers, to a section of a report.
 
@@ -155,6 +159,7 @@ def describe(
       broken: pictures that cannot be read, and why.
       keep_rate: initial value of the slider.
       networks: a sentence on the networks that the scorers read; see `scorer_names.about_scorers`.
+      num_images: how many pictures were scored; that not all are drawn is said.
     """
     clips, times = bool(opened.preprocessing.num_frames), lambda sides: " × ".join(map(str, sides))
     inputs = f"clips of {times(opened.size)}" if clips else f"images of {times(opened.size)} pixels"
@@ -163,6 +168,11 @@ def describe(
         f"the others are {'dark, and grey where a slider shows them' if clips else 'grey'}. {networks} "
         f"{about_images(opened.preprocessing)}"
     )
+    if 0 < len(drawn) < num_images:
+        section.text(
+            f"All {num_images} were scored; {len(drawn)} of them, spread evenly over the list of files, are drawn here "
+            "(`--config.num_pictures`)."
+        )
     if clips:
         section.gallery([drawing(scored, opened, (keep_rate,)) for scored in drawn], columns=1)
     keep_slider(section, drawn, opened.grid, keep_rate=keep_rate)

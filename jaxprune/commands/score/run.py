@@ -1,4 +1,4 @@
-"""Scores pictures part by part, draws the first ones, and writes a report."""
+"""Scores pictures part by part, draws some of them, and writes a report."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from jaxprune.train import workdir as workdirs
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Scores `config.images` in parts, and draws the first images; existing parts are kept."""
+    """Scores `config.images` in parts, and draws some of them; existing parts are kept."""
     opened = networks.open_scorers(config)
     pictures = open_pictures(config.images, opened.preprocessing, seed=config.seed)
     batch_size = min(config.batch_size, len(pictures.names))
@@ -35,6 +35,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         with reporting.report_section(workdir, config.images, "Patches that matter", "score") as section:
             host = config.run or f"{config.model.name} {config.model.weights}".strip()
             about = about_scorers(config.scorers, proposal=config.proposal, weights=config.weights, host=host)
-            page.describe(section, opened, drawn, shares, broken, rates[len(rates) // 2], about)
+            total = len(pictures.names) - len(broken)
+            page.describe(section, opened, drawn, shares, broken, rates[len(rates) // 2], about, total)
     unreadable = {"unreadable": len(broken)} if broken else {}
     return {"images": len(pictures.names) - len(broken), **unreadable, "scores": str(workdir / "scores")}
