@@ -13,6 +13,7 @@ the order of the images, with their names and labels. A `.npz` holds `names`, `i
 width) and `patches` (n, rows, columns, width); a record of an `.arrayrecord` is such a `.npz` of one image, with `name`
 and `label`. The same command resumes an interrupted run. Where there are labels, held-out images are classified by
 their nearest neighbours among the training images and by a linear classifier; see `features.csv` and `report.html`.
+A network without a classifier is also written with that linear one, as `classifier.safetensors`, for `--config.run`.
 
     --config.plan=topk:keep_rate=0.5 --config.reduction_loc="(3,6,9)"     under a token-reduction plan
 """

@@ -103,7 +103,7 @@ def with_baselines(scorers: Iterable[str], baselines: Iterable[str]) -> tuple[st
 class OnePlan:
     """One plan to reduce a network by."""
 
-    plan: str = setting("", "empty: the network as it is")
+    plan: str = setting("", "as text, or a file such as tune's plan.txt; empty: the network as it is")
     keep_rate: float = number(0.7, "for a plan without an amount", above=0, at_most=1)
     reduction_loc: tuple[int, ...] = setting((), f"for a plan without blocks; {QUARTERS}")
 
