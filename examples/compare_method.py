@@ -44,6 +44,7 @@ def main(arguments=None):
     parser.add_argument("--photos", default="", help="a folder with a directory of photographs for each class")
     parser.add_argument("--images", type=int, default=500, help="number of built-in scenes")
     parser.add_argument("--keep_rates", type=float, nargs="+", default=(0.9, 0.7, 0.5))
+    parser.add_argument("--img_sizes", type=int, nargs="*", default=(), help="the dense network on smaller images too")
     parser.add_argument("--rounds", type=int, default=0, help="timing rounds; 0 measures no speed")
     parser.add_argument("--out", type=Path, default=Path("comparison"), help="directory of the results")
     args = parser.parse_args(arguments)
@@ -61,6 +62,7 @@ def main(arguments=None):
         photos = data.create_source("scenes", num_examples=args.images, image_size=size, split="test")
 
     plans = [Plan(method, keep_rate=rate) for method in (Unlike, *PUBLISHED) for rate in args.keep_rates]
+    plans += [f"img_size={size}" for size in args.img_sizes]
     rows = bench.compare(model, plans, photos, rounds=args.rounds)
     print(rows.text())
 

@@ -64,13 +64,14 @@ def test_a_vit_is_pruned_as_it_is(folder):
 
 
 def test_a_method_of_ones_own_is_compared(folder):
-    printed = run(folder, "compare_method.py", "--images=40", "--keep_rates", "0.7", "0.5", "--rounds=1")
+    sizes = ["--keep_rates", "0.7", "0.5", "--img_sizes=48"]
+    printed = run(folder, "compare_method.py", "--images=40", *sizes, "--rounds=1")
     assert "its accuracy means nothing" in printed and "Unlike, keep_rate=0.7" in printed
     place = folder / "comparison"
     names = {"accuracy.pdf", "accuracy.svg", "patches.png", "rows.csv", "table.tex"}
     assert {path.name for path in place.iterdir()} == names
     table = (place / "table.tex").read_text()
-    assert table.count(r"\\") == 2 + 2 * 5 and "40 images" in table and "Unlike" in table
+    assert table.count(r"\\") == 2 + 2 * 5 + 1 and "40 images" in table and "Unlike" in table
     classes = Scenes.class_names
     for number, name in enumerate(classes):
         (folder / "photos" / name).mkdir(parents=True)

@@ -18,13 +18,16 @@ from jaxprune.evaluate import Batch, Forward, Stacked, run_over
 from jaxprune.evaluate.contestants import Contestant, contestant, contestants
 from jaxprune.evaluate.forwards import under_plan
 from jaxprune.measures.intervals import NO_INTERVAL, Interval, paired_difference, share
+from jaxprune.open.rivals import rival
 from jaxprune.reduction import DENSE, Plan
 from jaxprune.reduction.parts.find_method import method_name, shown_name
 from jaxprune.report.table import Table, column
 from jaxprune.scoring import Scorer
 from jaxprune.text import format_items
 
-Contender = Plan | str | Any  # a plan, its text, or a network of its own weights
+Contender = Plan | str | Any  # a plan, its text, a rival's text, or a network of its own weights
+
+_RIVALS = {"img_size": "smaller images", "patch_size": "other patches", "depth": "fewer blocks"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +85,9 @@ def compare(
     Args:
       model: the dense network, with a classifier.
       plans: {name: plan}, or plans, which are named by their texts. A plan is a `Plan` or a text; in place of one, a
-        network with weights of its own, such as one that was fine-tuned under its plan, takes part as it is.
+        network with weights of its own, such as one that was fine-tuned under its plan, takes part as it is. A rival,
+        "img_size=N", "patch_size=N" or "depth=N", is the dense network on smaller images, with coarser patches or
+        without its last blocks. What reads smaller images gets the dense network's, resized.
       images: pixels, uint8 (n, h, w, 3), of any size; or as `data.load_images` returns them, (n, h, w, 3) or clips; or
         a source of `data.create_source`, which has its own labels.
       labels: classes of the images, (n,).
@@ -130,7 +135,7 @@ def compare(
 def _named(plans: Mapping[str, Contender] | Iterable[Contender]) -> dict[str, Contender]:
     if isinstance(plans, (str, Plan)) or not isinstance(plans, Iterable):
         raise UserError(f"plans={quoted(plans)} are no plans: give a list of them, or {{name: plan}}.")
-    read = lambda plan: Plan.from_text(plan) if isinstance(plan, str) else plan
+    read = lambda plan: Plan.from_text(plan) if isinstance(plan, str) and not _is_rival(plan) else plan
     if isinstance(plans, Mapping):
         contenders = {str(name): read(plan) for name, plan in plans.items()}
     else:
@@ -143,7 +148,13 @@ def _named(plans: Mapping[str, Contender] | Iterable[Contender]) -> dict[str, Co
     return contenders
 
 
+def _is_rival(plan: Any) -> bool:
+    return isinstance(plan, str) and plan.partition("=")[0] in _RIVALS
+
+
 def _name(plan: Any) -> str:
+    if _is_rival(plan):
+        return plan
     if not isinstance(plan, Plan):
         raise UserError(f"A {type(plan).__name__} among the plans has no name: give {{name: network or plan}}.")
     if all(method_name(cls) for cls in plan.reducer_classes):
@@ -152,6 +163,8 @@ def _name(plan: Any) -> str:
 
 
 def _method(name: str, plan: Contender | None) -> str:
+    if _is_rival(plan):
+        return _RIVALS[plan.partition("=")[0]]
     if not isinstance(plan, Plan) or not plan.reducer_classes:
         return name
     options = dict(plan.options) or {key: value for at in plan.steps for key, value in at.options}
@@ -163,16 +176,31 @@ def _networks(model: Any, contenders: Mapping[str, Contender], scorer: Any, seed
     """The dense network and the contenders, in their order."""
     plans = {name: plan for name, plan in contenders.items() if isinstance(plan, Plan)}
     networks = contestants(model, plans, scorer=scorer, seed=seed)
-    for name, network in contenders.items():
+    for name, contender in contenders.items():
         if name not in plans:
-            sides = getattr(getattr(network, "preprocessing", None), "sides", None)
-            if sides != model.preprocessing.sides or network.num_classes != model.num_classes:
-                raise UserError(
-                    f"{name!r} is neither a plan nor a network for the same images and classes as the dense one: "
-                    "compare networks that read other sizes with configs/recover.py or configs/leaderboard.py."
-                )
+            network = rival(model, contender) if _is_rival(contender) else contender
+            _require_same_task(name, network, model)
             networks[name] = contestant(network)
     return {name: networks[name] for name in (DENSE, *contenders)}
+
+
+def _require_same_task(name: str, network: Any, model: Any) -> None:
+    """Refuses what is no network for the dense one's images, resized to fewer pixels or as they are, and classes."""
+    sides, dense = getattr(getattr(network, "preprocessing", None), "sides", None), model.preprocessing.sides
+    if sides is None or len(sides) != len(dense) or network.num_classes != model.num_classes:
+        raise UserError(
+            f"{name!r} is neither a plan nor a network for the kind of images and the classes of the dense one: give a "
+            "plan, 'img_size=N', or a network with the same classes."
+        )
+    if any(side > most for side, most in zip(sides, dense, strict=True)):
+        raise UserError(
+            f"{name!r} reads images of {_by(sides)}, larger than the dense network's {_by(dense)}: give the network of "
+            "the largest images as the dense one."
+        )
+
+
+def _by(sides: Iterable[int]) -> str:
+    return "×".join(map(str, sides))
 
 
 def _labelled(model: Any, images: Any, labels: Any, batch_size: int) -> Iterable[Batch]:

@@ -9,6 +9,8 @@ from jaxprune.errors import UserError
 from jaxprune.evaluate.contestants import contestant
 from jaxprune.measures.intervals import paired_difference, wilson_interval
 from jaxprune.nn.params import jitted
+from jaxprune.open.rivals import rival
+from jaxprune.ops.resize import resize
 from jaxprune.reduction import Plan, apply
 from jaxprune.report import plots
 
@@ -94,6 +96,27 @@ def test_a_network_with_weights_of_its_own_takes_part(model, photos):
     assert (plan.accuracy, plan.gflops) == (tuned.accuracy, tuned.gflops) and tuned.method == "tuned"
 
 
+def test_the_same_network_on_smaller_images_takes_part(model, photos):
+    images, labels = photos
+    small = rival(model, "img_size=8")
+    plans = {"small": "img_size=8", "own": small, "short": "depth=1", "ours": PLAN}
+    rows = {row.plan: row for row in bench.compare(model, plans, images, labels, rounds=1)}
+    inputs = data.load_images(list(images), model.preprocessing)
+    classes = predicted(small, resize(inputs, (8, 8), "bicubic", antialias=True))
+    dense = predicted(model, inputs)
+    assert rows["small"].accuracy.value == rows["own"].accuracy.value == pytest.approx((classes == labels).mean())
+    assert rows["small"].difference == paired_difference(classes == labels, dense == labels)
+    assert rows["small"].gflops == contestant(small).gflops() < rows["dense"].gflops
+    assert rows["short"].gflops < rows["dense"].gflops
+    methods = {name: row.method for name, row in rows.items()}
+    assert methods["small"] == "smaller images" and methods["short"] == "fewer blocks" and methods["own"] == "own"
+    listed = bench.compare(model, ["img_size=8", "img_size=12"], images, labels)
+    assert [row.plan for row in listed[1:]] == ["img_size=8", "img_size=12"]
+    np.testing.assert_allclose(_joined(bench.plot(listed)), [sorted(row.gflops for row in listed[1:])])
+    with pytest.raises(UserError, match="larger than the dense network's 16×16"):
+        bench.compare(model, ["img_size=20"], images, labels)
+
+
 class Every(reduction.Reducer):
     """Keeps the first rows."""
 
@@ -126,11 +149,16 @@ def test_the_figure_joins_the_plans_of_a_method_and_shows_intervals(model, photo
     (axes,) = figure.axes
     spans = sorted(tuple(segment[:, 1]) for lines in axes.collections for segment in _segments(lines))
     np.testing.assert_allclose(spans, sorted((row.accuracy.low, row.accuracy.high) for row in rows))
-    joined = [line.get_xdata() for line in axes.lines if len(line.get_xdata()) == 2 and line.get_alpha() == 0.55]
-    np.testing.assert_allclose(joined, [sorted(row.gflops for row in rows[1:3])])
+    np.testing.assert_allclose(_joined(figure), [sorted(row.gflops for row in rows[1:3])])
     assert [file.name for file in plots.save(figure, tmp_path / "a" / "figure")] == ["figure.pdf", "figure.svg"]
     with pytest.raises(UserError, match="not timed"):
         bench.plot(rows, against="speed_up")
+
+
+def _joined(figure):
+    """Costs that a line joins."""
+    lines = [line for line in figure.axes[0].lines if line.get_alpha() == 0.55]
+    return [line.get_xdata() for line in lines if len(line.get_xdata()) == 2]
 
 
 def _segments(collection):
