@@ -174,7 +174,7 @@ def test_images_of_several_classes_and_a_second_data_set(saved, tmp_path, monkey
             labels[0] = 1
             return {**example, "label": labels}
 
-    def pairs(num_examples=10_000, image_size=64, seed=0, *, split, views=None):
+    def pairs(num_examples=10_000, image_size=64, seed=0, objects="shapes", *, split, views=None):
         return Pairs(num_examples, image_size, seed, split)
 
     monkeypatch.setitem(source_factory.SOURCES, "scenes", pairs)
