@@ -18,7 +18,7 @@ from jaxprune.evaluate import Batch, Forward, Stacked, run_over
 from jaxprune.evaluate.contestants import Contestant, contestant, contestants
 from jaxprune.evaluate.forwards import under_plan
 from jaxprune.measures.intervals import NO_INTERVAL, Interval, paired_difference, share
-from jaxprune.open.rivals import rival
+from jaxprune.open.rivals import is_rival, rival
 from jaxprune.reduction import DENSE, Plan
 from jaxprune.reduction.parts.find_method import method_name, shown_name
 from jaxprune.report.table import Table, column
@@ -135,7 +135,7 @@ def compare(
 def _named(plans: Mapping[str, Contender] | Iterable[Contender]) -> dict[str, Contender]:
     if isinstance(plans, (str, Plan)) or not isinstance(plans, Iterable):
         raise UserError(f"plans={quoted(plans)} are no plans: give a list of them, or {{name: plan}}.")
-    read = lambda plan: Plan.from_text(plan) if isinstance(plan, str) and not _is_rival(plan) else plan
+    read = lambda plan: Plan.from_text(plan) if isinstance(plan, str) and not is_rival(plan) else plan
     if isinstance(plans, Mapping):
         contenders = {str(name): read(plan) for name, plan in plans.items()}
     else:
@@ -148,12 +148,8 @@ def _named(plans: Mapping[str, Contender] | Iterable[Contender]) -> dict[str, Co
     return contenders
 
 
-def _is_rival(plan: Any) -> bool:
-    return isinstance(plan, str) and plan.partition("=")[0] in _RIVALS
-
-
 def _name(plan: Any) -> str:
-    if _is_rival(plan):
+    if isinstance(plan, str):  # a rival: plans are read by now
         return plan
     if not isinstance(plan, Plan):
         raise UserError(f"A {type(plan).__name__} among the plans has no name: give {{name: network or plan}}.")
@@ -163,7 +159,7 @@ def _name(plan: Any) -> str:
 
 
 def _method(name: str, plan: Contender | None) -> str:
-    if _is_rival(plan):
+    if isinstance(plan, str):  # a rival: plans are read by now
         return _RIVALS[plan.partition("=")[0]]
     if not isinstance(plan, Plan) or not plan.reducer_classes:
         return name
@@ -178,7 +174,7 @@ def _networks(model: Any, contenders: Mapping[str, Contender], scorer: Any, seed
     networks = contestants(model, plans, scorer=scorer, seed=seed)
     for name, contender in contenders.items():
         if name not in plans:
-            network = rival(model, contender) if _is_rival(contender) else contender
+            network = rival(model, contender) if isinstance(contender, str) else contender
             _require_same_task(name, network, model)
             networks[name] = contestant(network)
     return {name: networks[name] for name in (DENSE, *contenders)}

@@ -25,6 +25,15 @@ _APART = 0.05  # fractions of FLOPs that are closer share a rival
 _PATCHES = "patch_embed.proj.kernel"
 
 
+def is_rival(text: str) -> bool:
+    """Whether a text names a rival, not a plan or a file.
+
+    >>> is_rival("img_size=154"), is_rival("topk:keep_rate=0.5")
+    (True, False)
+    """
+    return text.partition("=")[0] in CHANGES
+
+
 def rival(model: Any, change: str) -> Any:
     """Returns a dense network with the weights of `model`, cheaper without a plan.
 

@@ -16,6 +16,11 @@ UNTRAINED = (
 )
 
 
+def is_untrained(summary: dict[str, Any]) -> bool:
+    """Whether the loss is no smaller than that of mean colours; False where that is not known."""
+    return summary.get("ratio_to_mean_colour", 0.0) >= 1
+
+
 def describe(
     config: Config, workdir: Path, summary: dict[str, Any], *sources: Any, report_dir: Path | None = None
 ) -> None:
@@ -37,7 +42,7 @@ def describe(
         if "ratio_to_mean_colour" in summary:
             tiles["of mean colour's"] = (summary["ratio_to_mean_colour"], "1 = predicting each patch's mean colour")
         section.metric_tiles(tiles)
-        if summary.get("ratio_to_mean_colour", 0) >= 1:
+        if is_untrained(summary):
             section.note(UNTRAINED, kind="warning")
         records, evaluated = read_metrics(workdir), "held-out" if held_out else "in evaluation"
         reporting.curves(section, records, {"train/loss": "training", "eval/loss": evaluated}, "loss on masked patches")

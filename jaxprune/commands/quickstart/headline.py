@@ -8,17 +8,12 @@ from jaxprune.bench.costs import BenchmarkRow
 from jaxprune.commands.quickstart.settings import RANKER
 from jaxprune.config import Config
 from jaxprune.measures.intervals import Interval, difference
-from jaxprune.open.rivals import CHANGES
+from jaxprune.open.rivals import is_rival
 from jaxprune.reduction import DENSE
 from jaxprune.report import findings
 
 RANDOM, BY_SCORES = "random", "from_scores"
 YES, NO, OPEN = "yes", "no", "cannot be told"
-
-
-def is_rival(name: str) -> bool:
-    """Whether a contestant is the dense network at another size."""
-    return name.partition("=")[0] in CHANGES
 
 
 def random_beside(name: str) -> str:

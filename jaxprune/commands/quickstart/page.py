@@ -7,12 +7,12 @@ from typing import Any
 from jaxprune.bench.costs import BenchmarkRow
 from jaxprune.bench.timing import OverRounds, Turn, speed_up
 from jaxprune.commands import benchmark, evaluate, finetune, pretrain, train_ranker
+from jaxprune.commands.pretrain.page import is_untrained
 from jaxprune.commands.quickstart.headline import (
     BY_SCORES,
     RANDOM,
     checked,
     headline,
-    is_rival,
     lost,
     points,
     random_beside,
@@ -23,6 +23,7 @@ from jaxprune.commands.shared import reporting
 from jaxprune.commands.train_ranker.page import recall_tile
 from jaxprune.config import Config
 from jaxprune.measures.intervals import Interval, difference
+from jaxprune.open.rivals import is_rival
 from jaxprune.reduction import DENSE
 from jaxprune.report import Report, Section, findings, plots
 from jaxprune.report.pictures.layout import tile, upscale
@@ -248,7 +249,7 @@ def did_it_help(tuned: dict[str, Any], scratch: dict[str, Any], *, equal_time: b
 
 def too_short(pre: dict[str, Any]) -> str:
     """Returns a sentence if pre-training learned no more than mean colours, which limits what is said of it; or ""."""
-    if pre.get("ratio_to_mean_colour", 0.0) < 1:
+    if not is_untrained(pre):
         return ""
     of = f"step {pre['steps']} of {pre['planned_steps']}"
     return (

@@ -28,7 +28,7 @@ from jaxprune.evaluate.contestants import Contestant, contestants
 from jaxprune.files import write_atomically
 from jaxprune.nn.host import Host
 from jaxprune.open import open_network
-from jaxprune.open.rivals import AUTO, CHANGES, at_shares, rival
+from jaxprune.open.rivals import AUTO, at_shares, is_rival, rival
 from jaxprune.recover import compare
 from jaxprune.recover.compare import Judge, Opinion, Replies, Row
 from jaxprune.recover.healing import set_aside
@@ -83,8 +83,7 @@ def _students(config: Config, teacher: Host) -> tuple[dict[str, Host], list[str]
     for text in config.rivals:
         if text == AUTO:
             continue
-        is_change = text.partition("=")[0] in CHANGES
-        students[text] = rival(teacher, text) if is_change else open_network(door.parse(text), seed=config.seed)
+        students[text] = rival(teacher, text) if is_rival(text) else open_network(door.parse(text), seed=config.seed)
     return students, list(rivals)
 
 
