@@ -37,11 +37,11 @@ def python(version: str) -> str | None:
 
 
 def oldest_versions() -> Iterator[str]:
-    """Yields the lower bounds of the dependencies as constraints of pip."""
+    """Yields constraints of pip for the lower bounds of the dependencies, each with its fixes."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for requirement in (*project["dependencies"], *project["optional-dependencies"]["test"]):
         name, bound = re.match(r"([\w.-]+)(?:\[[^]]*\])?>=([\w.]+)", requirement).groups()
-        yield f"{name}=={bound}"
+        yield f"{name}=={bound}.*"  # not every bound is a release itself
 
 
 def run(name: str, version: str, work: Path, constraints: tuple[str, ...] = ()) -> str:
