@@ -26,7 +26,7 @@ def block(style):
     make = lambda: Block(16, 2, init_values=0.5, style=STYLES[style].block, grid=GRID, rngs=nnx.Rngs(0))
     made, rng = unfilled(make), np.random.default_rng(0)
     for variable in variables(made).values():
-        variable[...] = 0.3 * rng.normal(size=variable.shape).astype(np.float32)
+        variable[...] = jnp.asarray(0.3 * rng.normal(size=variable.shape), jnp.float32)
     return made
 
 
