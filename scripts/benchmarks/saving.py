@@ -1,6 +1,6 @@
 """How long a checkpoint stops training: written while training waits, and while it goes on.
 
-python scripts/benchmarks/saving.py [--model vit_small_patch16_224] [--steps 24] [--every 8] [--batch 8] [--rounds 5]
+python scripts/benchmarks/saving.py [--model vit_tiny_patch16_224] [--steps 12] [--every 12] [--batch 4] [--rounds 5]
 
 A network is trained by AdamW for a number of steps, with no checkpoint, and with one every few steps of each kind, in
 turns. Prints the seconds of a stop and the time of the whole as a ratio to that without checkpoints; writes a CSV.
@@ -87,10 +87,10 @@ def main(args):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="vit_small_patch16_224")
-    parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--every", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--model", default="vit_tiny_patch16_224")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--every", type=int, default=12)
+    parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--work", type=Path, help="an existing directory for the checkpoints")
     main(parser.parse_args())
