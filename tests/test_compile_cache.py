@@ -37,6 +37,7 @@ def test_the_directory_follows_the_platform(monkeypatch):
     assert of("win32", {"LOCALAPPDATA": "/local"}) == Path("/local/jaxprune/Cache")
 
 
+@pytest.mark.slow
 def test_programs_are_kept_in_a_bounded_directory(tmp_path):
     directory, size = run(XDG_CACHE_HOME=str(tmp_path))
     assert directory == str(tmp_path / "jaxprune") and int(size) == 2 * 2**30

@@ -8,6 +8,17 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "jaxprune"
+# Their examples train or compile a whole network.
+EXPENSIVE = (
+    "dense.mask_rcnn.MaskRCNN",
+    "dense.parts.token_engine.TokenEngine",
+    "dense.segvit.SegViT",
+    "dynamic.cascade.Cascade",
+    "dynamic.dyn_perceiver.DynPerceiver",
+    "dynamic.layer_skipping.LayerSkipper",
+    "recover.healing.recover",
+    "report.plan_picture.plan",
+)
 
 
 def examples():
@@ -19,7 +30,9 @@ def examples():
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 text = ast.get_docstring(node) or ""
                 if ">>> " in text:
-                    yield pytest.param(module, text, id=f"{module}.{getattr(node, 'name', '')}".rstrip("."))
+                    name = f"{module}.{getattr(node, 'name', '')}".rstrip(".")
+                    expensive = name.removeprefix("jaxprune.") in EXPENSIVE
+                    yield pytest.param(module, text, id=name, marks=[pytest.mark.slow] * expensive)
 
 
 @pytest.mark.parametrize(("module", "text"), list(examples()))

@@ -36,6 +36,7 @@ def test_ratios_to_mae_are_the_published_ones(size):
                 assert ratio == pytest.approx(PUBLISHED[size, throw_ratio], abs=0.015)
 
 
+@pytest.mark.slow
 def test_the_parts_of_vit_base():
     n, d, width = 196, 768, 512
     block = lambda rows, dim: 12 * rows * dim**2 + 2 * rows**2 * dim
@@ -139,6 +140,7 @@ def test_the_compiler_counts_what_a_method_computes_itself(method):
     np.testing.assert_allclose(counted, reducer.flops(), rtol=0.02)
 
 
+@pytest.mark.slow
 def test_the_compiler_counts_the_same():
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 256, "depth": 1, "num_heads": 4}
     decoder = {"decoder_embed_dim": 256, "decoder_depth": 1, "decoder_num_heads": 4, "mask_ratio": 0.5}

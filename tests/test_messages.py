@@ -34,6 +34,7 @@ def named_settings(source):
     return [word for word in words if word not in OF_OTHER_PROGRAMS]
 
 
+@pytest.mark.slow
 def test_no_message_below_the_commands_names_a_flag():
     modules = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in COMMANDS]
     assert len(modules) > 200

@@ -40,6 +40,7 @@ def predicted(network, images):
     return np.asarray(jitted(network)(images)[0]).argmax(-1)
 
 
+@pytest.mark.slow
 def test_rows_are_what_the_networks_say_one_image_at_a_time(model, photos):
     images, labels = photos
     rows = bench.compare(model, {"ours": PLAN}, images, labels, batch_size=8)
@@ -59,6 +60,7 @@ def test_rows_are_what_the_networks_say_one_image_at_a_time(model, photos):
     assert rows[1].gflops == contestant(apply(model, PLAN)).gflops() < rows[0].gflops
 
 
+@pytest.mark.slow
 def test_pixels_normalised_images_and_a_source_give_the_same_rows(model, photos):
     images, labels = photos
     plans = [PLAN, "tome@1:r=4"]
@@ -96,6 +98,7 @@ def test_a_network_with_weights_of_its_own_takes_part(model, photos):
     assert (plan.accuracy, plan.gflops) == (tuned.accuracy, tuned.gflops) and tuned.method == "tuned"
 
 
+@pytest.mark.slow
 def test_the_same_network_on_smaller_images_takes_part(model, photos):
     images, labels = photos
     small = rival(model, "img_size=8")
@@ -135,6 +138,7 @@ def test_a_class_without_a_name_takes_part(model, photos):
     assert "Every" in rows[1].plan and "0.5" in rows[1].plan
 
 
+@pytest.mark.slow
 def test_speed_is_measured_where_it_is_asked_for(model, photos):
     assert "speed-up" not in bench.compare(model, [PLAN], *photos).text()
     rows = bench.compare(model, [PLAN], *photos, rounds=2, batch_size=4)
@@ -142,6 +146,7 @@ def test_speed_is_measured_where_it_is_asked_for(model, photos):
     assert bench.plot(rows, against="speed_up").axes[0].get_xlabel().startswith("speed-up")
 
 
+@pytest.mark.slow
 def test_the_figure_joins_the_plans_of_a_method_and_shows_intervals(model, photos, tmp_path):
     plans = [Plan("topk", keep_rate=rate, reduction_loc=(1,)) for rate in (0.25, 0.75)] + ["tome@1:r=4"]
     rows = bench.compare(model, plans, *photos)

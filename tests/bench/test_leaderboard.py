@@ -347,6 +347,7 @@ def test_under_load_nothing_holds_that_was_not_measured():
     )
 
 
+@pytest.mark.slow
 def test_no_forged_table_is_verified(tmp_path):
     outcome = attacks.run(leaderboards.forgeries(tmp_path, len(leaderboards.FORGERIES) + 7, 0))
     assert not outcome.raw and not outcome.unnoticed and outcome.longest < 600 and outcome.seconds < 5

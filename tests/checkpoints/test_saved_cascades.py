@@ -28,6 +28,7 @@ def file(tmp_path_factory):
     return cascade, folder / "cascade.safetensors", len(load_file(folder / "large.safetensors"))
 
 
+@pytest.mark.slow
 def test_a_cascade_is_what_was_saved(file):
     cascade, path, _ = file
     again = checkpoints.load_model(path)

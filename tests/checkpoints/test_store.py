@@ -401,6 +401,7 @@ def test_a_file_in_place_of_the_directory_is_one_line(tmp_path):
             store.save(1, make_state(1), {})
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_without_the_traceback_of_threads(tmp_path):
     program = f"""
 import resource, signal

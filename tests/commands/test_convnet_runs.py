@@ -63,6 +63,7 @@ def untrained(tmp_path_factory):
     return saved(tmp_path_factory.mktemp("files"), "mobileone_s0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["untrained", pytest.param("trained", marks=pytest.mark.slow)])
 def test_papr_reads_it(network, request):
     network = request.getfixturevalue(network)
@@ -92,6 +93,7 @@ def test_a_run_starts_from_a_published_file(tmp_path, caplog):
     assert summary["steps"] == 1 and "with its head of 10 classes" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_a_convnet_lacks_is_refused(untrained, tmp_path):
     with pytest.raises(UserError, match="A plan reduces the tokens of a transformer"):
         run(tmp_path / "reduced", reduction={"method": "topk"})

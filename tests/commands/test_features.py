@@ -170,6 +170,7 @@ def test_an_interrupted_run_ends_in_the_files_of_one_that_was_not(written, saved
     assert contents(tmp_path / "run") == contents(written[0])
 
 
+@pytest.mark.slow
 def test_other_settings_weights_or_images_are_refused(saved, colours, tmp_path):
     settings = {"images": str(colours / "blue"), **SMALL}
     run(tmp_path / "run", run=saved, **settings)

@@ -29,6 +29,7 @@ def run_directory(tmp_path_factory):
     return workdir, config, summary
 
 
+@pytest.mark.slow
 def test_every_contestant_leaves_a_network(run_directory):
     workdir, _, results = run_directory
     assert list(results) == ["dense", "topk", "depth=1", "img_size=16"]
@@ -86,6 +87,7 @@ def test_networks_are_judged_at_every_rate():
     assert rows[0].gflops > rows[1].gflops
 
 
+@pytest.mark.slow
 def test_what_is_healed_is_not_healed_again(run_directory):
     workdir, config, _ = run_directory
     before = (workdir / "topk" / "healed.safetensors").stat().st_mtime_ns

@@ -45,6 +45,7 @@ def scored(photos, tmp_path_factory):
     return workdir, run(workdir, images=str(photos), batch_size=2)
 
 
+@pytest.mark.slow
 def test_a_folder_is_scored_and_what_is_broken_is_named(scored):
     workdir, summary = scored
     assert summary["images"] == 2 and summary["unreadable"] == 1
@@ -61,6 +62,7 @@ def test_a_folder_is_scored_and_what_is_broken_is_named(scored):
     assert "broken.jpg" in page and page.count("data-places=") == 6
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on_where_it_was(scored, photos):
     workdir, summary = scored
     first, second = sorted((workdir / "scores").iterdir())

@@ -90,6 +90,7 @@ def test_another_config_is_refused_by_the_workdir(quickstart):
         run("quickstart.py:smoke", workdir, seed=1)
 
 
+@pytest.mark.slow
 def test_evaluate_adds_to_the_report(runs):
     workdir, summary = runs
     found = run("evaluate.py", workdir / "finetune", run=str(workdir / "finetune"))
@@ -107,6 +108,7 @@ def test_evaluate_among_the_classes_of_the_images(runs, tmp_path):
     assert re.search(r"restricted to the \d+ of 10 classes", page)
 
 
+@pytest.mark.slow
 def test_evaluate_at_another_resolution(runs, tmp_path):
     workdir, _ = runs
     found = run("evaluate.py", tmp_path, run=str(workdir / "finetune"), img_size=48)
@@ -117,6 +119,7 @@ def test_evaluate_at_another_resolution(runs, tmp_path):
     np.testing.assert_array_equal(before[:, 0], after[:, 0])
 
 
+@pytest.mark.slow
 def test_evaluate_takes_plans(runs, tmp_path):
     workdir, summary = runs
     names = ("topk:keep_rate=1.0", "ats")
@@ -126,6 +129,7 @@ def test_evaluate_takes_plans(runs, tmp_path):
     assert "Under token-reduction plans" in page and "mean number of rows in use" in page
 
 
+@pytest.mark.slow
 def test_a_classifier_and_its_plans_see_every_image_once(runs, tmp_path, monkeypatch):
     sizes, eval_batches = [], inputs.eval_batches
 
@@ -194,6 +198,7 @@ def test_images_of_several_classes_are_ranked(tmp_path):
     assert "held-out mAP" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_linear_probe_trains_a_layer_and_leaves_a_classifier(runs, tmp_path):
     workdir, _ = runs
     probe = tmp_path / "probe"
@@ -251,6 +256,7 @@ def test_predict_names_the_class_and_draws_a_picture(runs, tmp_path):
     assert 0 < found["confidence"] <= 1 and Path(found["picture"]).is_file()
 
 
+@pytest.mark.slow
 def test_visualize_draws_reconstructions(runs, tmp_path):
     workdir, _ = runs
     found = run("visualize.py", tmp_path, run=str(workdir / "pretrain"), num_images=3)

@@ -57,6 +57,7 @@ def trained(weights, tmp_path_factory):
     return workdir, run(load("scenes.py:smoke", label_model=weights, warm_start=True), workdir)
 
 
+@pytest.mark.slow
 def test_a_ranker_is_trained_and_reported(trained):
     workdir, summary = trained
     assert summary["steps"] == 4 and 0 <= summary["recall"] <= 1 and -1 <= summary["tau"] <= 1
@@ -70,6 +71,7 @@ def test_a_ranker_is_trained_and_reported(trained):
     assert isinstance(ranker, ranking.Ranker) and ranker.num_patches == 16
 
 
+@pytest.mark.slow
 def test_scorers_are_compared_on_objects(trained, tmp_path):
     workdir, _ = trained
     found = run(load(f"recall.py:smoke,run={workdir}"), tmp_path)
@@ -199,6 +201,7 @@ def test_runs_of_another_kind_are_refused(trained, weights, tmp_path, caplog):
     assert "with full reconstruction, but progressive was expected" in caplog.text
 
 
+@pytest.mark.slow
 def test_scorers_that_cannot_be_read_are_refused(trained):
     workdir, _ = trained
     open_scorers = networks.open_scorers

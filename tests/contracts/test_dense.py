@@ -29,6 +29,7 @@ def images(batch=2):
     return jax.random.normal(jax.random.key(0), (batch, *SIZES["img_size"], 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["linear"], dense.methods()))
 def test_scores_under_plans(name):
     model, inputs = build(name), images()
@@ -44,6 +45,7 @@ def test_scores_under_plans(name):
     assert not np.allclose(outputs[0], outputs[1], atol=1e-5) and not np.allclose(outputs[0], outputs[2], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["linear"], dense.methods()))
 def test_gradients_reach_every_parameter(name):
     model, inputs = build(name), images()
@@ -127,6 +129,7 @@ def test_gradients_reach_hosts_with_stages(encoder):
         assert not reached or any(reached), place
 
 
+@pytest.mark.slow
 def test_dropout_needs_a_key():
     model = build("fcn")
     with pytest.raises(UserError, match="needs a key"):

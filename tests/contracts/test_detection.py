@@ -69,6 +69,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", dense.detectors())
 def test_one_program_trains_with_any_objects(name):
     parts, program = step(name)
@@ -96,6 +97,7 @@ def test_five_hundred_objects():
     assert np.isfinite(total)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", dense.detectors())
 def test_detections_under_a_plan(name):
     model, inputs = build(name), images()
@@ -131,6 +133,7 @@ def test_detections_under_a_plan(name):
     assert all(not np.allclose(outputs[0], scores, atol=1e-6) for scores in outputs[1:])
 
 
+@pytest.mark.slow
 def test_a_plain_vit_and_boxes_alone():
     model = build("mask_rcnn", "vit")
     found = jax.eval_shape(model, images())

@@ -48,6 +48,7 @@ def test_every_network_is_here():
     assert {name for name, _ in KINDS.values()} == set(dynamic.methods())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_shapes_costs_and_branches(kind):
     model = build(kind)

@@ -175,6 +175,7 @@ PLANS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", slow_but(["cls"], ["cls", "clip"]))
 @pytest.mark.parametrize("what", slow_but(["merging"], PLANS))
 def test_intermediates_are_dense_again(what, on):
@@ -227,6 +228,7 @@ def test_maps_of_the_last_tokens_are_the_last_intermediates(on, what):
     chex.assert_trees_all_close(maps, last, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", slow_but(["windowed"], ["windowed", "conv_map"]))
 def test_intermediates_are_whole_maps_where_rows_stay(on):
     model = host(on)

@@ -48,6 +48,7 @@ def compiled(function):
     return jax.jit(function, compiler_options=quick_compile())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_everything_that_is_trained_learns_from_one_trace(method):
     chex.clear_trace_counter()

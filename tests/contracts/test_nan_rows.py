@@ -69,6 +69,7 @@ def test_padding_of_a_batch_reaches_no_result_of_evaluation():
         assert columns["value"].tolist() == [1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["ats", *(pytest.param(name, marks=pytest.mark.slow) for name in ("topk", "dynamicvit"))]
 )

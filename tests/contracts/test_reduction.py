@@ -289,6 +289,7 @@ def test_prefix_is_untouched(method):
 
 
 # Without jit each operation is a program of its own.
+@pytest.mark.slow
 @pytest.mark.parametrize("method", slow_but(["topk", "tome"], STANDALONE))
 def test_jit_changes_nothing(method):
     call, inputs, prefix = reducer_with_inputs(method)

@@ -52,6 +52,7 @@ def zeros(method, on):
     return run(apply(host(on), plan_of(method, "zero")), on)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", slow_but(QUICK, METHODS))
 def test_rows_that_left_keep_their_last_value_in_maps(method):
     on = home(method)
@@ -73,6 +74,7 @@ def test_rows_that_left_keep_their_last_value_in_maps(method):
         np.testing.assert_array_equal(whole[gone], np.asarray(values)[gone])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", slow_but(QUICK, FUSING))
 def test_the_last_block_sees_every_row_again(method):
     on = home(method)
@@ -171,6 +173,7 @@ def test_where_rows_only_skip_work_their_value_stays(on, restore):
     jax.tree.map(np.testing.assert_array_equal, restored, maps)
 
 
+@pytest.mark.slow
 def test_plans_say_it_and_networks_keep_it(tmp_path):
     plan = Plan("topk", keep_rate=0.5, reduction_loc=(1,), restore="fuse")
     assert plan.text == "topk@1:keep_rate=0.5,restore=fuse"
@@ -209,6 +212,7 @@ def test_bad_plans_are_refused(case):
         make()
 
 
+@pytest.mark.slow
 def test_what_waits_is_known_at_every_depth():
     """A runner that stops early shows the rows that wait by then."""
     fast = apply(host("cls"), plan_of("topk", "last"))

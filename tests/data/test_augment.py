@@ -69,6 +69,7 @@ def test_erasing_fills_one_rectangle_of_the_stated_size():
     assert min(part) > 0.01 and max(part) < 0.37 and 0.13 < np.mean(part) < 0.21
 
 
+@pytest.mark.slow
 def test_batches_are_mixed_cut_or_left_and_targets_tell_how_much():
     # Every image holds its own number, so what is left of it can be measured.
     images = jnp.broadcast_to(jnp.arange(2.0)[:, None, None, None], (2, 8, 8, 1))
@@ -92,6 +93,7 @@ def test_one_kind_alone_is_always_that_kind(mixup, cutmix):
     assert np.all(blended == bool(mixup))
 
 
+@pytest.mark.slow
 def test_augment_composes_and_repeats_from_its_key():
     images = jnp.asarray(np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3)), jnp.uint8)
     options = {"erasing": 0.5, "mixup": 0.8, "cutmix": 1.0, "label_smoothing": 0.1, "num_classes": 5}

@@ -143,6 +143,7 @@ def test_a_split_with_only_broken_pictures_is_refused(folder, tmp_path):
         prepare(folder, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_command(folder, tmp_path):
     break_files(folder / "ant" / "000.png")
     command = [

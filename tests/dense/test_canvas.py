@@ -54,6 +54,7 @@ def test_windows_on_a_canvas_are_those_of_each_image():
         np.testing.assert_allclose(row[:height, :width], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_scales_and_mirrors_are_averaged():
     shapes = ((30, 40), (32, 32), (60, 50))
     scales = [{"images": stacked(images(seed)), "extents": EXTENTS} for seed in range(2)]

@@ -56,6 +56,7 @@ def stages_of(model, images):
     return quickly(model, lambda model, images: model.stages(images))(images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_without_exits(name):
     file, model, images = published(name, thresholds=1.0)
@@ -77,6 +78,7 @@ def check_segmentation(scores, expected):
     np.testing.assert_array_equal(np.asarray(scores).argmax(-1)[sure], expected[sure])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_exits(name):
     file = golden(name)
@@ -98,6 +100,7 @@ def test_exits(name):
         np.testing.assert_array_equal(count, (~file[f"exited_after_head{i}"]).sum(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_losses(name):
     file = golden(name)
@@ -134,6 +137,7 @@ def test_losses(name):
         np.testing.assert_allclose(named[ours], value, atol=1e-3 * np.abs(value).max(), rtol=0, err_msg=key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_buckets_and_removal_equal_masks(name):
     file = golden(name)
@@ -175,6 +179,7 @@ def papr(model, proposal=None):
 STYLES = {"rotary": {"style": "dinov3_swiglu", "pos_embed": "none", "reg_tokens": 2, "qkv_bias": "qv"}, "plain": {}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", [pytest.param("rotary", marks=pytest.mark.slow), "plain"])
 @pytest.mark.parametrize("rates", [(0.5, 0.25), (1.0, 1.0)])
 def test_papr_in_its_place(style, rates):
@@ -204,6 +209,7 @@ def test_papr_in_its_place(style, rates):
     assert engine.rows == counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restore", ["zero", pytest.param("fuse", marks=pytest.mark.slow)])
 def test_pruned_before_its_first_block(restore):
     model = small(thresholds=0.2, keep_per_class=2)
@@ -219,6 +225,7 @@ def test_pruned_before_its_first_block(restore):
     np.testing.assert_allclose(engine(images), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_saved_with_its_scorer(tmp_path):
     model = small(exits="scores", keep_rates=(0.5, 0.25))
     proposal = models.create("mobileone_s0", **models.tiny("mobileone_s0"), num_classes=3, rngs=nnx.Rngs(1))
@@ -246,6 +253,7 @@ def test_the_rule_of_confidence_by_hand():
             np.testing.assert_array_equal(leaving[image], expected)
 
 
+@pytest.mark.slow
 def test_rows_by_given_scores_and_left_alignment():
     tokens = all_present(jnp.arange(8.0).reshape(1, 8, 1), 1)
     present = jnp.asarray([[True, True, False, True, True, False, True]])

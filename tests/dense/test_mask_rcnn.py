@@ -32,6 +32,7 @@ class Pyramid(nnx.Module):
         self.pyramid = SimplePyramid(width, features, rngs=nnx.Rngs(0))
 
 
+@pytest.mark.slow
 def test_backbone_and_pyramid_on_two_sizes():
     file = golden("dense/det_backbone")
     tensors = weights(file)
@@ -143,6 +144,7 @@ def test_training_of_other_objects_matches(what):
     assert_losses(file, f"out/train_{what}", total, aux, norm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_detections_match(kind):
     file, model = published(KINDS[kind], kind)
@@ -177,6 +179,7 @@ def test_detections_match(kind):
         assert (pasted != file[f"out/eval/image{i}/final_masks"]).sum() <= 2
 
 
+@pytest.mark.slow
 def test_rates_and_weight_decay_by_name():
     file = golden("dense/det_optim")
     names, depth = [str(name) for name in file["out/names"]], depth_of(map(str, file["out/names"]), "backbone.net.")

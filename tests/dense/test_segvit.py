@@ -66,6 +66,7 @@ def loss_of(name):
     return file, loss, parts, maps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", golden_names("dynamic/segvit*"))
 def test_cascade_and_losses(name):
     file, loss, parts, maps = loss_of(name)

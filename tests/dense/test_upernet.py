@@ -153,6 +153,7 @@ def test_the_rows_of_relative_positions(name):
     np.testing.assert_array_equal(bias[0, 0], file["out/relative_position_index"])
 
 
+@pytest.mark.slow
 def test_running_statistics_move_by_a_tenth_to_those_of_the_batch():
     file, model = published()
     images, before = nhwc(file["in/image"]), weights(file)

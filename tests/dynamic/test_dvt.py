@@ -57,6 +57,7 @@ def _stages(model, pixels):
     return outputs, added
 
 
+@pytest.mark.slow
 def test_tokens_logits_and_confidence(case):
     file, _, (outputs, _), of_call = case
     logits = np.stack([output.logits for output in outputs])
@@ -160,6 +161,7 @@ PUBLISHED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sizes", "costs"), PUBLISHED)
 def test_published_costs(sizes, costs):
     abstract = nnx.eval_shape(lambda: dynamic.create("dvt", **sizes, rngs=nnx.Rngs(0)))

@@ -66,6 +66,7 @@ def case(request):
     return FILES[request.param], built(FILES[request.param])
 
 
+@pytest.mark.slow
 def test_exits(case):
     file, model = case
     logits = quickly(model, lambda model, pixels: model(pixels))(nhwc(file["images_u8"]))

@@ -38,6 +38,7 @@ def expected(cascade, images):
     return logits, thresholds, dynamic.exit_of(sure, thresholds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remainder", ["pad", "split", "hold"])
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_buckets_equal_all_exits_at_once(remainder, batch_size, cascade, images, expected):
@@ -73,6 +74,7 @@ def test_the_order_of_a_stream_changes_no_result(cascade, images, expected):
         np.testing.assert_allclose(values, logits[exit, order[number]], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_thresholds_move_without_compiling(cascade, images):
     engine = dynamic.Engine(cascade, (-1e8, -1e8, -1e8), batch_size=4)
     engine.warm_up()
@@ -84,6 +86,7 @@ def test_thresholds_move_without_compiling(cascade, images):
     assert engine.compilations == compiled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remainder", slow_but(["hold"], dynamic.engine.REMAINDERS))
 def test_nothing_is_compiled_after_the_warm_up(remainder, cascade, images, expected):
     logits, thresholds, exits = expected
@@ -130,6 +133,7 @@ def test_padding_changes_nothing_whatever_it_holds(cascade, images, expected, mo
     assert len(served.exits) == 3
 
 
+@pytest.mark.slow
 def test_exits_that_agree(cascade, images):
     logits = np.asarray(cascade(images))
     sure = dynamic.confidence(logits, "agreement")

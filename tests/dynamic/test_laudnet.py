@@ -87,6 +87,7 @@ def assert_decisions(file, prefix, model, output):
     np.testing.assert_allclose(ledger.shares, file[f"{prefix}flops_perc_f64"], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_decisions_and_costs(name):
     file = FILES[name]
@@ -114,6 +115,7 @@ def _maps(model, pixels):
     return maps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_training(name):
     file, config = FILES[name], configuration(FILES[name])
@@ -187,6 +189,7 @@ def test_operations(name):
         np.testing.assert_array_equal(published(x * mask), file[f"apply/spatial_out_g{groups}"])
 
 
+@pytest.mark.slow
 def test_published_costs():
     """ResNet-50 and ResNet-101 without gates: 4.09 and 7.80 · 10⁹ (facts of the training code)."""
     for layers, macs in (((3, 4, 6, 3), 4.09), ((3, 4, 23, 3), 7.80)):

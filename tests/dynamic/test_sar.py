@@ -73,6 +73,7 @@ def assert_masks(gates, file, prefix):
             close(gate.logits.reshape(b, height, width, -1).transpose(0, 3, 1, 2), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("prefix", ["argmax/", "noise_eval/"])
 def test_module(name, prefix):
@@ -117,6 +118,7 @@ def assert_train_gradients(named, file):
         np.testing.assert_allclose(named[name], expected, atol=1e-3 * np.abs(expected).max(), rtol=0, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_module_in_training(name):
     file, config = MODULES[name], configuration(MODULES[name])
@@ -138,6 +140,7 @@ def test_module_in_training(name):
     assert_train_gradients(named, file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network(name):
     file = NETWORKS[name]
@@ -152,6 +155,7 @@ def test_network(name):
     np.testing.assert_allclose(model.image_macs(output).mean(), file["argmax/flops"], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network_in_training(name):
     file, config = NETWORKS[name], configuration(NETWORKS[name])

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from jaxprune import dense, flops, models, reduction, scoring
@@ -16,6 +17,7 @@ from jaxprune.reduction import DENSE
 SIZES = {"patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 
 
+@pytest.mark.slow
 def test_the_scorer_guides_the_plans_with_scores_and_its_cost_counts():
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
     model, ranker = (models.create("vit", **sizes, rngs=nnx.Rngs(seed)) for seed in (0, 1))
@@ -28,6 +30,7 @@ def test_the_scorer_guides_the_plans_with_scores_and_its_cost_counts():
     assert made["topk"].gflops() == flops.of_model(made["topk"].model).total / 1e9
 
 
+@pytest.mark.slow
 def test_a_detector_is_counted_and_timed_with_its_heads():
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2, "features": 8, "hidden": 8}
     model = dense.create("mask_rcnn", encoder="vit", num_classes=3, **sizes, rngs=nnx.Rngs(0))
@@ -39,6 +42,7 @@ def test_a_detector_is_counted_and_timed_with_its_heads():
     assert detections.masks.shape == (1, 100, 28, 28)
 
 
+@pytest.mark.slow
 def test_plans_stand_beside_the_same_network_on_smaller_images():
     """At about the FLOPs of each plan, reading the same images, resized."""
     model = models.create("vit", **{**SIZES, "img_size": 32}, num_classes=3, rngs=nnx.Rngs(0))
@@ -76,6 +80,7 @@ def test_a_network_that_was_trained_under_a_plan_has_a_rival_of_that_cost():
     )
 
 
+@pytest.mark.slow
 def test_a_network_with_a_head_stands_on_smaller_images_of_the_same_shape_at_the_cost_of_each_plan():
     sizes = {**SIZES, "img_size": (48, 64)}
     model = dense.create("linear", encoder="vit", num_classes=3, **sizes, rngs=nnx.Rngs(0))

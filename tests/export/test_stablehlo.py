@@ -44,6 +44,7 @@ def pruned(tmp_path_factory):
     return model, path, write(model, path, class_names=NAMES)
 
 
+@pytest.mark.slow
 def test_a_file_serves_any_batch_of_pixels_and_says_what_it_is(pruned):
     model, path, found = pruned
     assert 0 <= found.difference <= verify.TOLERANCE and (found.images, found.ties) == (8, 0)

@@ -38,6 +38,7 @@ def test_a_plan_saves_in_the_encoder_alone_and_blocks_behind_the_last_map_do_not
     assert of_segmenter(early).encoder < 0.6 * whole.encoder
 
 
+@pytest.mark.slow
 def test_tokens_that_leave_between_heads_do_not_count():
     sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depth": 4, "num_heads": 2, "num_classes": 3}
     build = lambda **exits: nnx.eval_shape(

@@ -211,6 +211,7 @@ def test_counts_truncate_in_double_precision(mask_ratio, kept):
     np.testing.assert_array_equal(masks.thrown.sum(1), [skipped, skipped])
 
 
+@pytest.mark.slow
 def test_fewer_decoded_patches_cost_less():
     def total(**arguments):
         make = lambda: mim.create("crossmae", encoder="vit_base_patch16_224", **arguments, rngs=nnx.Rngs(0))

@@ -205,6 +205,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("depth", "indices"), [case if case == (5, None) else pytest.param(*case, marks=pytest.mark.slow) for case in PAIRS]
 )
@@ -284,6 +285,7 @@ def test_whole_state_dicts_load(bias, tmp_path):
 PIXELS = [(depth, norm) for depth in (4, 12) for norm in (True, False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("depth", "norm"), [case if case == (4, True) else pytest.param(*case, marks=pytest.mark.slow) for case in PIXELS]
 )

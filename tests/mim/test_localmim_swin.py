@@ -130,6 +130,7 @@ def cut(image, side):
     return image.reshape(rows, side, rows, side, 3).swapaxes(1, 2).reshape(rows * rows, -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["hog", pytest.param("pixels", marks=pytest.mark.slow)])
 def test_it_follows_the_published_rules(target):
     model = create(target=target)
@@ -165,6 +166,7 @@ def test_the_masked_cells_are_counted_as_published():
         assert CellMasker((side, side), 0.75).num_masked == masked == int(0.75 * side * side) + 1
 
 
+@pytest.mark.slow
 def test_the_published_sizes():
     make = lambda **changes: nnx.eval_shape(
         lambda: mim.create("localmim_swin", encoder="swin_base_patch4_window7_224", **changes, rngs=nnx.Rngs(0))

@@ -54,6 +54,7 @@ def gradients(model, **drawn):
     return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=quick_compile())(parts.params)
 
 
+@pytest.mark.slow
 def test_tec_matches():
     file, model = golden("mim/tec_forward"), published()
     (loss, aux), grads = gradients(model, **given("noise", *TARGETS))

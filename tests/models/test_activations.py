@@ -64,6 +64,7 @@ def test_activation_is_that_of_the_name_by_default():
     assert activations(built(TANH)) == {"gelu_tanh"}
 
 
+@pytest.mark.slow
 def test_activation_is_on_the_card_and_comes_back(tmp_path):
     model = built(ERF, act_layer="gelu_tanh")
     assert Card.of(model).arguments["act_layer"] == "gelu_tanh"

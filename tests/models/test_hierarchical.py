@@ -137,6 +137,7 @@ def test_the_published_small_swin():
     chex.assert_trees_all_close(logits, file["logits"], atol=5e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "mask_block"), [pytest.param(swin, 3, marks=pytest.mark.slow), (convnext, 2)])
 def test_a_scorer_guides_the_stages_of_mask_block(make, mask_block):
     model = make()

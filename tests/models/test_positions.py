@@ -104,6 +104,7 @@ def test_another_layout_of_the_angles_is_another_network(change, monkeypatch):
     assert np.abs(np.asarray(logits) - file["logits"]).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["rotary", "relative"])
 def test_where_a_merged_row_is_follows_the_rule_of_the_plan(on):
     found = {}

@@ -135,6 +135,7 @@ def test_wrong_image_size_and_unknown_names_are_refused():
         models.create("vit_smal_patch16_224", rngs=nnx.Rngs(0))
 
 
+@pytest.mark.slow
 def test_named_sizes_have_timms_parameter_counts():
     counts = {"vit_tiny": 5_717_416, "deit_small": 22_050_664, "vit_base": 86_567_656}
     for size, expected in counts.items():

@@ -89,6 +89,7 @@ def test_maps_match(name):
     assert_maps(file, "", *run(model, neck, images))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", golden_names("dynamic/vitdet*"))
 def test_rows_that_leave_come_back_with_their_last_value(name):
     file, sizes, model, neck, images = published(name)
@@ -101,6 +102,7 @@ def test_rows_that_leave_come_back_with_their_last_value(name):
         assert_maps(file, "kept/", *run(fast, neck, images[here]), here)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", golden_names("dynamic/vitdet*"))
 def test_all_rows_in_another_order_change_nothing(name):
     file, _, model, neck, images = published(name)

@@ -112,6 +112,7 @@ def test_blocks_and_columns_are_as_exact_as_plain_attention_in_bfloat16():
     assert error(by_columns(*args), expected) <= 1.1 * error(plain, expected)
 
 
+@pytest.mark.slow
 def test_columns_are_the_bias_in_float32():
     args = (*heads(), key_mask_bias(*sizes_of()))
     np.testing.assert_allclose(by_columns(*args), in_float64(*args), atol=1e-5)

@@ -86,6 +86,7 @@ def check(found, file, which: str, blocks):
             chex.assert_trees_all_close(prefix, file[f"{which}/prefix"][block], **CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(NETWORKS[:2], NETWORKS))
 def test_intermediates_are_timms(name):
     file, _ = published(name)

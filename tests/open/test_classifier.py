@@ -118,6 +118,7 @@ def test_a_head_is_kept_where_the_classes_match(kind, pool, tmp_path, caplog):
         assert logged in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["token", "avg"])
 def test_a_published_file_by_its_name(pool, tiny, tmp_path):
     model = models.create("vit_tiny_patch16_224", num_classes=3, global_pool=pool, rngs=nnx.Rngs(1))

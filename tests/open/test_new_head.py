@@ -16,6 +16,7 @@ SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_head
 SWIN = {"img_size": 16, "patch_size": 2, "window_size": 4, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, sizes",
     [

@@ -37,6 +37,7 @@ def test_features_and_gradients_match(kind, bins, ratio):
         close(program(jax.grad(lambda maps: (features(maps) * cotangent).sum()))(maps), nhwc(FILE[key]))
 
 
+@pytest.mark.slow
 def test_boxes_read_the_level_of_their_size():
     levels = sorted(int(level) for level in in_names(FILE, r"in/pooler/p(\d+)"))
     strides = [2**level for level in levels]
@@ -71,6 +72,7 @@ def slowly(start, end, size, bins, ratio, aligned):
     return weights / max(count, 1)
 
 
+@pytest.mark.slow
 @given(st.floats(-40, 40, width=16), st.floats(0, 60, width=16), st.sampled_from([0, 2]), st.booleans())
 @example(0.0, 60.0, 0, True)  # a sample lies on the border of the map
 @settings(max_examples=60, deadline=None)
@@ -81,6 +83,7 @@ def test_weights_equal_the_published_loop(start, length, ratio, aligned):
     np.testing.assert_allclose(weights[0], slowly(start, start + length, 9, 4, ratio, aligned), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_strides_between_powers_of_two_are_exact():
     """A pyramid on patches of 14 pixels: a map of ones is one in every box, and a ramp is the place of the bin."""
     strides = (3.5, 7.0)

@@ -44,6 +44,7 @@ def test_psnr_is_in_decibels_of_the_second_image():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "compare"), [pytest.param("ssim", dissimilarity, marks=pytest.mark.slow), ("psnr", negative_psnr)]
 )

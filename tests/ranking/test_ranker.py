@@ -93,6 +93,7 @@ def test_every_linear_layer_starts_xavier_uniform():
     assert np.std(model.head.kernel[...]) == pytest.approx((2 / (inputs + outputs)) ** 0.5, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_ranker_that_scores_each_patch_from_its_own_token():
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2}
     ranker = ranking.create("vit", **sizes, per_patch=True, rngs=nnx.Rngs(0))

@@ -53,6 +53,7 @@ def test_without_minutes_or_losses_it_is_the_plan(off, teacher):
     chex.assert_trees_all_equal(split(same).params, split(fast).params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainable", "rate"),
     [
@@ -111,6 +112,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(settings, teacher, tmp_pa
     assert (tmp_path / "killed/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_learning_rate_undoes_the_loss_to_first_order(teacher, tmp_path):
     """Without one, the sign of the mean gradient times the rate changes the mean loss by itself; it is recorded."""
     fast = reduction.apply(teacher, PLAN)
@@ -138,6 +140,7 @@ def test_the_best_of_the_evaluations_is_the_result(teacher, tmp_path):
     assert result.step in [row["step"] for row in rows if row["agreement"] + row["cosine"] == best]
 
 
+@pytest.mark.slow
 def test_a_healed_file_knows_the_images_that_taught_it(teacher, tmp_path, monkeypatch):
     """Those of its first steps and those that chose the weights, through a file; healed again, those of both."""
     images = np.random.default_rng(3).integers(0, 256, (60, 16, 16, 3)).astype(np.uint8)
@@ -157,6 +160,7 @@ def test_a_healed_file_knows_the_images_that_taught_it(teacher, tmp_path, monkey
     assert twice.include(pictures()).sum() >= 20 and twice.include(images).sum() == taught.sum()
 
 
+@pytest.mark.slow
 def test_a_network_that_only_becomes_worse_stays_as_it_is(teacher, tmp_path, monkeypatch, caplog):
     """Where every look is worse than the start, as with too high a learning rate, the weights are the plan's own."""
     fast, looks = reduction.apply(teacher, PLAN), iter([0.9, 0.5, 0.7])

@@ -115,6 +115,7 @@ def test_clusters_are_those_of_the_definition(linkage):
             np.testing.assert_array_equal(labels[image], by_definition(distance[image], num_clusters, linkage))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linkage", slow_but(["average"], LINKAGES))
 def test_partitions_equal_those_of_the_whole_matrix(linkage):
     """To the bit, over random inputs; also with few different distances, so that most merges are ties."""

@@ -18,6 +18,7 @@ def _valid(ids, mask):
     return [row[keep].tolist() for row, keep in zip(np.asarray(ids), np.asarray(mask, bool), strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases("ats"))
 def test_model(name):
     got = run(name, "ats", "ats")

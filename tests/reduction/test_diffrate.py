@@ -38,6 +38,7 @@ def test_merging(name):
     np.testing.assert_allclose(whole, (file["source"] * file["size"][:, None, :, 0]).sum(2), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", golden_names("newer/diffrate_net*"))
 def test_network(name):
     file = golden(name)
@@ -89,6 +90,7 @@ PRINTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "gmacs"), PRINTED)
 def test_published_counts_cost_what_the_authors_count(name, gmacs):
     plan, network = published_plan(name, gmacs), name.partition("_")[2]

@@ -99,6 +99,7 @@ def test_training(name):
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 3, "num_heads": 2}
 
 
+@pytest.mark.slow
 def test_the_target_is_the_cost_of_the_plan():
     model = models.create("vit", **SIZES, num_classes=3, rngs=nnx.Rngs(0))
     search = reduction.apply(model, Plan("diffrate_search", keep_rate=0.5, reduction_loc=(0, 2)))

@@ -75,6 +75,7 @@ def test_tokens_far_apart_are_still_ranked_by_density():
     np.testing.assert_array_equal(groups[np.asarray(centres[0])][np.asarray(assign[0])], groups)
 
 
+@pytest.mark.slow
 def test_equal_weights_has_no_parameters_and_noise_needs_a_key(rng_key):
     x = jnp.zeros((1, 12, 4))  # nothing but ties
     tokens = all_present(x, 0)
@@ -97,6 +98,7 @@ def small_vit():
 PLAN = Plan("dpc_knn", keep_rate=0.5, reduction_loc=(1, 2))
 
 
+@pytest.mark.slow
 def test_off_the_shelf_it_has_no_parameters_and_depends_on_no_seed(rng_key):
     model, images = small_vit(), jax.random.normal(rng_key, (2, 16, 16, 3))
     assert PLAN.text == ("dpc_knn@1:keep_rate=0.5,equal_weights=true+dpc_knn@2:keep_rate=0.25,equal_weights=true")

@@ -82,6 +82,7 @@ def reduced(file, r):
     return checkpoints.load_pretrained(reduction.apply(model, plan, rngs=nnx.Rngs(0)), tensors, ignored=idle)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", golden_names("newer/dtem_net_eval*"))
 def test_network(name):
     file = golden(name)

@@ -34,6 +34,7 @@ from jaxprune.reduction import dynamicvit
 from jaxprune.reduction.dynamicvit import DynamicViT, straight_through
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases("dynamicvit"))
 def test_model(name):
     got = run(name, "dynamicvit", "dynamicvit")

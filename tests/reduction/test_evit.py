@@ -12,6 +12,7 @@ from jaxprune.reduction import Attended
 from jaxprune.reduction.evit import EViT, warm_up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases("evit"))
 def test_model(name):
     got = run(name, "evit", "evit")

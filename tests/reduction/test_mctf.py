@@ -113,6 +113,7 @@ def test_keeping_all_is_the_dense_network(look_ahead):
     np.testing.assert_array_equal(logits(fast), logits(host("cls")))
 
 
+@pytest.mark.slow
 def test_what_is_read_of_attention_is_that_of_the_block_itself():
     """Behind a block, rows merge as they would before the next one by the attention of the block before."""
     model, seen = host("cls"), {}

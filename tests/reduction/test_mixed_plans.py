@@ -47,6 +47,7 @@ def test_a_mixed_plan_runs(on):
         assert merged.max() == arriving - 4 - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", slow_but(["tome"], ["topk", "tome", "evit"]))
 def test_kmedoids_weighs_the_rows_that_the_block_before_left(first):
     model = apply("cls", Plan(steps=(At(1, first, keep_rate=0.7), At(2, "kmedoids", keep_rate=0.3))))
@@ -157,6 +158,7 @@ def test_what_follows_ats_leaves_absent_rows_absent(method):
     assert ((assign >= 0) <= (sampled >= 0)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", slow_but(["kmedoids"], ["dpc_knn", "kmedoids"]))
 def test_what_an_absent_row_holds_does_not_count(method):
     model = apply("cls", Plan(steps=(At(1, "ats", keep_rate=0.9), At(2, method, r=5))))

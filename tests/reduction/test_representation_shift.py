@@ -36,6 +36,7 @@ def test_keeps_the_rows_that_attention_moves_furthest(on):
     np.testing.assert_array_equal(kept, furthest(moved, kept.shape[1]))
 
 
+@pytest.mark.slow
 def test_keeps_the_rows_that_a_convolution_moves_furthest():
     block, x, kept = reduced("conv_map", 1)
     grid = host("conv_map").sites()[1].grid

@@ -58,6 +58,7 @@ def test_refuses_options_without_sense(options, says):
         Sinkhorn(stage(9, 3, 4), rngs=nnx.Rngs(0), **options)
 
 
+@pytest.mark.slow
 def test_fine_tuning_keeps_directions_at_unit_length(tmp_path):
     config = main.load_config("configs/reduction/small.py:smoke,method=sinkhorn")
     commands.find("finetune")(config, tmp_path)

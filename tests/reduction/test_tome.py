@@ -34,6 +34,7 @@ from jaxprune.reduction import unmerge
 from jaxprune.reduction.tome import ToMe, match, merge
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases("tome"))
 def test_model(name):
     got = run(name, "tome", "tome")
@@ -204,6 +205,7 @@ OPTIONS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["registers", "none"])
 def test_options_learn_in_bfloat16_and_in_blocks(on):
     model = reduction.apply(host(on, dtype=jnp.bfloat16, depth=3), reduction.Plan.from_text(OPTIONS))
@@ -227,6 +229,7 @@ def test_options_learn_in_bfloat16_and_in_blocks(on):
     np.testing.assert_array_equal(aux.tokens.size[:, model.num_prefix_tokens :], held)
 
 
+@pytest.mark.slow
 def test_pruning_drops_what_would_merge():
     of_rule = lambda rule: reduction.Plan("tome", 0.4, (1,), rounds=2, merge=rule)
     row_maps = {}

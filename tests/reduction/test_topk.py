@@ -8,6 +8,7 @@ from support import golden_names
 from jaxprune.reduction.topk import TopK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases("topk"))
 def test_model(name):
     got = run(name, "topk", "topk")

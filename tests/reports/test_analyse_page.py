@@ -142,6 +142,7 @@ def parts(answered, tables, tmp_path_factory):
     return read_page(report.save(tmp_path_factory.mktemp("page") / "report.html")).parts
 
 
+@pytest.mark.slow
 def test_sections(parts):
     assert list(parts) == [
         "Networks under plans",

@@ -71,6 +71,7 @@ def part(part_of, rows, view):
     return part_of(lambda section: page.describe(section, rows, view, RANKS, GRID, 0.5))[0]
 
 
+@pytest.mark.slow
 def test_tables(part):
     *recall, by_class = part.tables
     assert [table.caption for table in recall] == [

@@ -143,6 +143,7 @@ def part(part_of, setting, pruned, rows):
     return part_of(fill)[0]
 
 
+@pytest.mark.slow
 def test_tables(part):
     published, speed, everything = part.tables
     assert published.caption == (
@@ -208,6 +209,7 @@ def test_figures_word_their_findings(part):
     assert {"GFLOPs", "accuracy", "chance (0.5)"} <= labels[4]
 
 
+@pytest.mark.slow
 def test_what_was_not_measured_is_not_claimed(part_of, setting, pruned, rows):
     without = pruned._replace(removed={})
     summary = page.by_scorer(rows, without, {}, setting.model, 0.5)

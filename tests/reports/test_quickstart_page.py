@@ -95,6 +95,7 @@ def workdir(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_results_come_first_then_the_phases(workdir):
     pruned = benchmark.Measured("runs/vit", ROWS, None, class_names="abcdefghij")
     quickstart.describe(main.load_config(CONFIG), workdir, SUMMARIES, pruned)
@@ -206,6 +207,7 @@ def test_a_plan_is_faster_only_if_it_is_in_every_round():
     assert best(0.9) == {} and best(1.1)["speed_up_pruned"] == 1.3
 
 
+@pytest.mark.slow
 def test_the_summary_names_the_most_accurate_plan_that_is_faster(tmp_path, monkeypatch):
     for phase in SUMMARIES:
         monkeypatch.setitem(quickstart._TASKS, phase, lambda config, folder, phase=phase: trained(phase, folder))

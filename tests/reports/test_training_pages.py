@@ -58,6 +58,7 @@ def captions(part):
     return [figure.caption for figure in part.figures]
 
 
+@pytest.mark.slow
 def test_pretraining(workdir):
     (workdir / "pictures").mkdir()
     for step in (10, 20):

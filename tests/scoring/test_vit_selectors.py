@@ -60,6 +60,7 @@ def test_evit_in_stages(num_keep):
     np.testing.assert_array_equal(chosen, FILE[f"evit/keep{num_keep}_final"])
 
 
+@pytest.mark.slow
 def test_a_selected_fused_token_is_patch_0_as_published():
     scorer = vit_scorer("evit", small_vit(), num_keep=8, reduction_loc=(1, 2, 3))
     images = jax.random.normal(jax.random.key(1), (40, 20, 20, 3))

@@ -47,6 +47,7 @@ def test_a_program_that_outlives_its_terminal_does_not_end_with_it():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost():
     class Node:
@@ -91,6 +92,7 @@ def test_ctrl_c_behind_another_signal_ends_training_in_one_line(first, in_a_term
     assert_ends_in_one_line(run, monkeypatch, capsys, tmp_path)
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_python_dropped_is_raised_again():
     class Node:
         pass
@@ -110,6 +112,7 @@ def test_ctrl_c_that_something_swallowed_is_no_success():
         press()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["--config=configs/quickstart.py:smoke"]])
 def test_ctrl_c_while_the_program_starts_or_ends_is_one_line(arguments, tmp_path):
     command = [sys.executable, "-m", "jaxprune.main", *arguments, f"--workdir={tmp_path / 'run'}"]

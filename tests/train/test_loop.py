@@ -176,6 +176,7 @@ def test_a_signal_ends_an_evaluation_which_is_done_again(undisturbed, tmp_path, 
     assert same_state(finished.state, result.state) and metrics_bytes(tmp_path) == metrics_bytes(workdir)
 
 
+@pytest.mark.slow
 def test_compiling_does_not_count_as_work(tmp_path, monkeypatch):
     def slow(loss_fn, *arguments, **options):
         step = make_train_step(loss_fn, *arguments, **options)

@@ -124,6 +124,7 @@ def steps_of(workdir):
     return list((Path(workdir) / "checkpoints").glob("[0-9]"))
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_never_comes_is_one_line():
     code = f"from jaxprune import processes; processes.join('localhost:{free_port()}', 2, 1, patience=2)"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

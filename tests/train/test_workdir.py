@@ -88,6 +88,7 @@ def test_a_damaged_note_of_completion_is_none(tmp_path, content, caplog):
         workdir.read_summary(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_bit_of_the_note_of_completion_that_flipped_is_noticed(tmp_path):
     outcome = attacks.run(notes.complete(tmp_path, 1000, 0))
     assert outcome.cases == 1000 and not outcome.raw and not outcome.unnoticed

@@ -33,6 +33,7 @@ def risk(thresholds):
     return wrong[leaving, np.arange(len(leaving))].mean(), operate(sure, thresholds, COSTS).cost
 
 
+@pytest.mark.slow
 def test_the_guarantee_holds_over_splits():
     alpha, delta, splits = 0.05, 0.1, 200
     over, costs = 0, []

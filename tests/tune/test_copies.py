@@ -124,6 +124,7 @@ def test_a_tuning_counts_copies_once_and_says_so(monkeypatch):
         np.testing.assert_array_equal(left, right)
 
 
+@pytest.mark.slow
 def test_too_few_images_without_their_copies_are_refused():
     model = models.create("vit", **SIZES, rngs=nnx.Rngs(0))
     every = np.concatenate([pictures(30, 16)] * 4)

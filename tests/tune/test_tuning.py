@@ -195,6 +195,7 @@ def test_healed_networks_are_tried_with_their_own_weights(classifier, counting_d
     assert tuned.healed == "mine" and tuned.model is fast
 
 
+@pytest.mark.slow
 def test_images_that_taught_a_healed_network_are_left_out(classifier, counting_device):
     """They are on neither side of the split, with their copies; a network without a record is named."""
     shown = np.concatenate([images(50), images(50)[:3]])
@@ -225,6 +226,7 @@ def test_counts_below_a_step_of_the_time_and_published_ones_are_tried(classifier
     assert published(classifier, cost) == []
 
 
+@pytest.mark.slow
 def test_smaller_images_win_where_no_plan_is_cheaper(classifier, counting_device):
     """Read by index, they come prepared at that size; a function that cannot do so is asked for none."""
     shown, asked = images(), []
@@ -328,6 +330,7 @@ def test_what_is_stored_is_made_once(tmp_path):
     assert Store().text("table", lambda: "there") == "there"
 
 
+@pytest.mark.slow
 def test_every_stage_is_announced(classifier, counting_device, caplog):
     with caplog.at_level("INFO", logger="jaxprune"):
         tune(classifier, images(), bound=Bound("agreement", 0.5), settings=QUICK)

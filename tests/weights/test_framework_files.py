@@ -56,6 +56,7 @@ def check(network, model):
             np.testing.assert_allclose(variable[...], at_path(encoder, name)[...], atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["mff"], FILES))
 def test_its_encoder_is_opened_for_its_features(name, saved, monkeypatch):
     model, path = saved(name)

@@ -10,6 +10,7 @@ from jaxprune.weights.guess_network import likeness
 from jaxprune.weights.read import by_timm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "name"),
     [

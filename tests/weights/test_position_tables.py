@@ -118,6 +118,7 @@ def test_every_way_to_open_a_style_gives_the_tables_of_load_pretrained(style, si
         same_tables(way(model, tmp_path, SIZES[size], make), reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["vit", "timm", "beit_shared"])
 def test_a_run_directory_gives_the_tables_of_load_pretrained(style, tmp_path):
     model, make = trained(style), functools.partial(of_style, style)

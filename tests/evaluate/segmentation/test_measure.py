@@ -55,6 +55,7 @@ def outcome(network, source, time, batch_size=4, pictures=3):
     return measure({"model": (parts, arrays)}, source, time, RECORD, mesh, **options)["model"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["whole", "slide"])
 def test_scores_are_those_of_each_image_alone(network, mode):
     source, time = Cut(7, 48), Time((32, 32), mode, (64, 36))
@@ -75,6 +76,7 @@ def test_scores_are_those_of_each_image_alone(network, mode):
         np.testing.assert_array_equal(picture.label_map, source[picture.index]["label_map"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", slow_but(["whole"], ["whole", "slide"]))
 def test_a_network_on_smaller_images_stands_beside_another_in_one_pass(network, mode):
     source, time, small = Cut(5, 48), Time((32, 32), mode, (64, 36)), rival(network, "img_size=24x16")
@@ -89,6 +91,7 @@ def test_a_network_on_smaller_images_stands_beside_another_in_one_pass(network, 
     assert (both["dense"].agreement == 1).all() and both["small"].agreement.mean() < 1
 
 
+@pytest.mark.slow
 def test_the_cost_of_exits_is_that_of_the_tokens_that_went_on():
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2, "indices": (0, 1)}
     heads = {"features": 8, "head_heads": 2, "layers": 1, "thresholds": 0.5, "keep_per_class": 1}

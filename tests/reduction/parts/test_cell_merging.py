@@ -253,6 +253,7 @@ def test_a_step_of_another_method_finds_the_map_whole():
     assert [kept.shape[1] for kept in aux.kept] == [44, 32, 32] and [each.shape[1] for each in aux.assign] == [64] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [swin, pytest.param(odd, marks=pytest.mark.slow)])
 def test_rounds_leave_fewer_than_half_of_every_window(make):
     model = make(depths=(2,), num_heads=(1,))

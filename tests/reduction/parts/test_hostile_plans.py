@@ -20,6 +20,7 @@ def without_type_checks(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as it is outside of the tests
 
 
+@pytest.mark.slow
 def test_mutated_plans_end_in_a_line(tmp_path):
     outcome = attacks.run(plans.plans(tmp_path, 500, 0))
     assert not outcome.raw and not outcome.unnoticed

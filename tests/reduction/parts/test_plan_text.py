@@ -105,6 +105,7 @@ def check_round_trip(plan: Plan):
         assert again.steps_for(depth) == plan.steps_for(depth)
 
 
+@pytest.mark.slow
 @FEW
 @given(arguments())
 def test_a_common_plan_is_its_text(arguments):

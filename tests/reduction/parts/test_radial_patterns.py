@@ -35,6 +35,7 @@ def splits(file):
     return any(split(exact, np.isin(np.arange(exact.size), ids)) for ids in kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", slow_but(["l2"], NORMS))
 @pytest.mark.parametrize("name", cases("l2"))
 def test_model(name, norm):
