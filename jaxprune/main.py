@@ -39,6 +39,9 @@ _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 0, "With --coordinator: h
 _PROCESS_ID = flags.DEFINE_integer("process_id", -1, "With --coordinator: which of them this is, from 0.")
 _COMPILED = flags.DEFINE_string("compile_cache", "", "Directory of the compilation cache, or off.")
 _COMPILE_FOR = flags.DEFINE_string("compile_for", "", "Devices to compile the training step for, such as v5e:2x4.")
+_PRICE = flags.DEFINE_float(
+    "price_per_chip_hour", 0.0, "With compile_for: what a chip costs an hour, for an epoch's price."
+)
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; runs/<name of the config> by default.")
 
 _WRONG = 1
@@ -68,7 +71,8 @@ def help_text() -> str:
                     "--compile_cache    directory of compiled programs for later runs (default: the user's cache",
                     "                   directory, at most 2 GiB); off disables the cache",
                     "--compile_for      v5e:2x4, v6e:1x1, v5p:2x2x1, h100:8, …: only compiles the training step for",
-                    "                   these devices, without data and without them; prints what it takes",
+                    "                   these devices, without data and without them; prints what it takes;",
+                    "                   --price_per_chip_hour=1.2 adds what an epoch costs",
                 ],
             ),
             listed(
@@ -231,7 +235,7 @@ def main(argv: list[str]) -> None:
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
     if _COMPILE_FOR.value:
-        _compile_for(_COMPILE_FOR.value, config, workdir, bool(_WORKDIR.value))
+        _compile_for(_COMPILE_FOR.value, config, workdir, bool(_WORKDIR.value), _PRICE.value)
         return
     before = commands.settings_of(config.task).TRAINS and is_complete(workdir)
     ending = Ending()
@@ -254,11 +258,12 @@ def main(argv: list[str]) -> None:
         sys.exit(_WRONG)
 
 
-def _compile_for(text: str, config: Config, workdir: Path, named: bool) -> None:
+def _compile_for(text: str, config: Config, workdir: Path, named: bool, price: float = 0.0) -> None:
     """Compiles the training step for described devices; the status tells whether it fits.
 
     Args:
       named: whether the user gave the directory, which otherwise gets a name with the devices.
+      price: of one chip for an hour; 0 if it is not known.
     """
     from jaxprune import accelerators
     from jaxprune.commands.shared.described import compile_for
@@ -267,10 +272,10 @@ def _compile_for(text: str, config: Config, workdir: Path, named: bool) -> None:
         target = accelerators.Target.parse(text)
         accelerators.stay_on_cpu()
         workdir = workdir if named else workdir.with_name(f"{workdir.name}-{str(target).replace(':', '-')}")
-        summary = compile_for(config, workdir, target)
+        summary = compile_for(config, workdir, target, price)
     except UserError as error:
         fail(error)
-    print(f"\ntable: {workdir / 'compiled.csv'}")
+    print(f"\ntable: {workdir / 'compiled.csv'}\nreport: {workdir / 'report.html'}")
     if not summary["fits"]:
         sys.exit(_WRONG)
 

@@ -2,7 +2,7 @@
 
 from jaxprune.accelerators.chips import CHIPS, Chip
 from jaxprune.accelerators.costs import Costs, DoesNotFit, costs
-from jaxprune.accelerators.fitting import Fitted, fit_by_halves
+from jaxprune.accelerators.fitting import until_one_fits
 from jaxprune.accelerators.target import Target, compiling_for, stay_on_cpu
 
 __all__ = [
@@ -10,10 +10,9 @@ __all__ = [
     "Chip",
     "Costs",
     "DoesNotFit",
-    "Fitted",
     "Target",
     "compiling_for",
     "costs",
-    "fit_by_halves",
     "stay_on_cpu",
+    "until_one_fits",
 ]

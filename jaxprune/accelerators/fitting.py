@@ -1,37 +1,26 @@
 """The largest batch that fits a chip."""
 
 from collections.abc import Callable
-from typing import NamedTuple
-
-from jaxprune.accelerators.costs import Costs, DoesNotFit
+from typing import Protocol, TypeVar
 
 
-class Fitted(NamedTuple):
-    """A batch that was tried, and the largest that fits.
-
-    Attributes:
-      rows: rows a chip of the largest batch that fits; 0 if none does.
-      costs: its costs; None if none fits.
-      refused: why the batch that was asked for does not fit; None if it does.
-    """
-
-    rows: int
-    costs: Costs | None
-    refused: DoesNotFit | None
+class _Tried(Protocol):
+    @property
+    def fits(self) -> bool: ...
 
 
-def fit_by_halves(rows: int, attempt: Callable[[int], Costs]) -> Fitted:
-    """Tries a batch, and halves of it until one fits.
+Tried = TypeVar("Tried", bound=_Tried)
+
+
+def until_one_fits(rows: int, attempt: Callable[[int], Tried]) -> list[Tried]:
+    """Tries a batch, and halves of it until one fits; returns all that were tried.
 
     Args:
       rows: rows of the batch on a chip.
-      attempt: compiles a program for so many rows a chip; raises `DoesNotFit`.
+      attempt: compiles a program for so many rows a chip; what it returns says whether it `fits`.
     """
-    refused = None
-    while rows:
-        try:
-            return Fitted(rows, attempt(rows), refused)
-        except DoesNotFit as error:
-            refused = refused or error
-            rows //= 2
-    return Fitted(0, None, refused)
+    tried = []
+    while rows and not (tried and tried[-1].fits):
+        tried.append(attempt(rows))
+        rows //= 2
+    return tried

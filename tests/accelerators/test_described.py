@@ -3,12 +3,13 @@
 import csv
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from ml_collections import ConfigDict
 
 from jaxprune import accelerators, main, parallel
-from jaxprune.accelerators import Costs, DoesNotFit, Target, fit_by_halves, target
+from jaxprune.accelerators import Costs, DoesNotFit, Target, target, until_one_fits
 from jaxprune.accelerators.costs import bytes_needed
 from jaxprune.commands.shared import described
 from jaxprune.errors import UserError
@@ -96,20 +97,19 @@ def test_meshes_consist_of_the_described_devices():
             parallel.mesh_from_text("data=2,fsdp=4")
 
 
+class Tried(NamedTuple):
+    rows: int
+
+    @property
+    def fits(self) -> bool:
+        return self.rows <= 30
+
+
 def test_halves_are_tried_until_one_fits():
-    tried = []
-
-    def attempt(rows):
-        tried.append(rows)
-        if rows > 30:
-            raise DoesNotFit(rows * GIB, 30 * GIB)
-        return COSTS
-
-    fitted = fit_by_halves(100, attempt)
-    assert tried == [100, 50, 25] and fitted.rows == 25 and fitted.costs == COSTS
-    assert fitted.refused.num_bytes == 100 * GIB and str(fitted.refused) == "100.00 GiB of 30.00"
-    assert fit_by_halves(30, attempt).refused is None
-    assert fit_by_halves(2, lambda rows: attempt(100)).rows == 0
+    assert [tried.rows for tried in until_one_fits(100, Tried)] == [100, 50, 25]
+    assert [tried.rows for tried in until_one_fits(30, Tried)] == [30] and until_one_fits(0, Tried) == []
+    never = until_one_fits(2, lambda rows: Tried(100))
+    assert len(never) == 2 and not never[-1].fits
 
 
 @pytest.mark.parametrize(
@@ -126,46 +126,74 @@ def test_the_bytes_of_a_program_that_does_not_fit_are_read(message, gib):
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """A compiler that takes 16 GiB for 8 images a chip, and the devices of this process for the described ones."""
+    """A compiler for the devices of this process: 2 GiB an image a chip, .5 where activations are recomputed."""
     tried = []
 
+    def lowered(step, batch, mesh, accumulate):
+        tried.append((batch["image"].shape[0], mesh.shape.get("fsdp", 1)))
+        return tried[-1]
+
     def costs(lowered, topology):
-        tried.append(lowered)
-        if lowered > 4:
-            raise DoesNotFit(2 * lowered * GIB, 15 * GIB)
+        rows, shards = lowered
+        if 2 * rows > 8 * shards:
+            raise DoesNotFit(2 * rows * GIB, 15 * GIB)
         return COSTS
 
     import jax
 
     monkeypatch.setattr(Target, "devices", lambda self: jax.devices()[:1])
     monkeypatch.setattr(accelerators, "costs", costs)
-    monkeypatch.setattr(
-        described, "lower", lambda step, batch, mesh, accumulate: len(batch["image"].shape) and batch["image"].shape[0]
-    )
+    monkeypatch.setattr(described, "lower", lowered)
     return tried
 
 
 @pytest.mark.parametrize(
     ("config", "task"), [(CONFIG, "pretrain"), ("configs/reduction/imagenet.py:smoke", "finetune")]
 )
-def test_a_step_is_described_and_its_table_written(config, task, compiled, tmp_path, capsys):
+def test_a_step_is_described_and_its_table_and_page_written(config, task, compiled, tmp_path, capsys):
     settings = ConfigDict(main.load_config(config).to_dict())
     # Of data that are elsewhere.
     settings.data.update(source="folder", path="/no/such/folder")
-    summary = described.compile_for(settings, tmp_path / "out", Target.parse("v5e"))
+    summary = described.compile_for(settings, tmp_path / "out", Target.parse("v5e"), price=1.2)
     printed = capsys.readouterr().out
-    assert summary == {"fits": False, "batch_a_chip": 4} and compiled == [8, 4]
+    assert summary == {"fits": False, "batch_a_chip": 4}
+    assert [rows for rows, _ in compiled] == [8, 8, 4]  # as configured, recomputed, half
     first = f"{task} on v5e:1 (1 x TPU v5e), float32, data=1: a step of 8 images, 8 a chip, does not fit "
-    assert printed.startswith(first + "(16.00 GiB of 15.00); the largest that fits, by halves, is 4 a chip.\n")
+    assert printed.startswith(first + "(16.00 GiB of 15.75). It fits with --config.batch_size=4 (4.00 GiB, 100 ms).\n")
     for line in ("temporaries", "of 15.75 GiB", "40 images a second a chip", "10.0% of 197 TFLOP/s", "all-reduce"):
         assert line in printed
+    hours = described.NUM_IMAGES / 40 / 3600
+    assert f"an epoch          {hours:,.4g} hours, {1.2 * hours:,.4g} at the price given" in printed
     with (tmp_path / "out" / "compiled.csv").open() as file:
-        (row,) = csv.DictReader(file)
-    assert row["batch a chip"] == "4" and row["temporaries GiB"] == "2.0" and row["fits"] == "False"
-    assert json.loads((tmp_path / "out" / "compiled.json").read_text())["costs"]["collectives"]["all-reduce"] == [
-        2,
-        SENT["all-reduce"][1],
-    ]
+        rows = list(csv.DictReader(file))
+    assert [row["fits"] for row in rows] == ["False", "False", "True"] and rows[2]["batch a chip"] == "4"
+    assert rows[2]["temporaries GiB"] == "2.0" and float(rows[2]["an epoch h"]) == pytest.approx(hours)
+    assert rows[0]["needs GiB"] == "16.0" and rows[1]["setting"].endswith(".remat=True")
+    steps = json.loads((tmp_path / "out" / "compiled.json").read_text())["steps"]
+    assert steps[2]["costs"]["collectives"]["all-reduce"] == [2, SENT["all-reduce"][1]] and steps[0]["costs"] is None
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Compiled, not run" in page and "It fits with --config.batch_size=4" in page and "batch_size=4" in page
+
+
+def test_a_step_that_fits_is_compiled_once(compiled, tmp_path, capsys):
+    settings = ConfigDict({**main.load_config(CONFIG).to_dict(), "batch_size": 4})
+    assert described.compile_for(settings, tmp_path, Target.parse("v5e")) == {"fits": True, "batch_a_chip": 4}
+    printed = capsys.readouterr().out
+    assert len(compiled) == 1 and "4 a chip, fits.\n" in printed and "price" not in printed
+    with pytest.raises(UserError, match="price_per_chip_hour=-1 is no price"):
+        described.compile_for(settings, tmp_path, Target.parse("v5e"), price=-1.0)
+
+
+def test_what_saves_memory_is_what_a_config_does_not_have_yet():
+    config = ConfigDict({"mim": {"remat": False}, "mesh": "data=-1"})
+    remat, shared = {"mim.remat": True}, {"mesh": "fsdp=-1"}
+    assert described.savings(config, Target.parse("v5e:2x4")) == [remat, shared, {**remat, **shared}]
+    assert described.savings(config, Target.parse("v5e")) == [remat]
+    config.mim.remat = True
+    assert described.savings(config, Target.parse("h100:8")) == [shared]
+    config.mesh = "fsdp=-1"
+    assert described.savings(config, Target.parse("h100:8")) == []
+    assert described.savings(ConfigDict({"model": {}, "mesh": "data=-1"}), Target.parse("v5e")) == []
 
 
 def test_what_cannot_be_compiled_is_refused(compiled, tmp_path):

@@ -4,7 +4,8 @@ import dataclasses
 import importlib
 import json
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +14,9 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxprune import accelerators, commands
-from jaxprune.accelerators import Costs, Fitted, Target
-from jaxprune.commands.shared import inputs
+from jaxprune.accelerators import Costs, DoesNotFit, Target, until_one_fits
+from jaxprune.accelerators.chips import GIB
+from jaxprune.commands.shared import described_page, inputs
 from jaxprune.commands.shared.training import Length
 from jaxprune.config import Config
 from jaxprune.data.scenes import Scenes
@@ -39,15 +41,29 @@ class DescribedStep(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """A row of the table: a training step on one topology."""
+    """A row of the table: a training step on one topology.
+
+    Attributes:
+      setting: what is set otherwise than in the config, as arguments of the command; "" for the config itself.
+      batch: images of a step, on all chips.
+      rows: images a chip.
+      refused: GiB that it needs where it does not fit, as far as the compiler says; None where it fits.
+      hours: of an epoch, by the estimated time of a step.
+      price: of an epoch, at the price of a chip hour that was given.
+    """
 
     task: str = column("task")
     target: str = column("compiled for")
+    setting: str = column("setting")
     mesh: str = column("mesh")
     dtype: str = column("dtype")
     batch: int = column("batch")
     rows: int = column("batch a chip")
-    fits: bool = column("fits")
+    fits: bool = column("fits", default=False)
+    refused: float | None = column("needs", "GiB", default=None)
+    images_per_second: float | None = column("images a second a chip", best="max", default=None)
+    hours: float | None = column("an epoch", "h", best="min", default=None)
+    price: float | None = column("price of an epoch", best="min", default=None)
     costs: Costs | None = None
 
 
@@ -66,58 +82,120 @@ def described_batch(config: Config, num_classes: int = 0) -> dict[str, jax.Shape
     }
 
 
-def compile_for(config: Config, workdir: Path, target: Target) -> dict[str, Any]:
-    """Compiles the training step of a config for described devices, prints what it takes, and writes it as a table.
+def compile_for(config: Config, workdir: Path, target: Target, price: float = 0.0) -> dict[str, Any]:
+    """Compiles the training step of a config for described devices, prints what it takes, and writes table and page.
+
+    If the step does not fit, the same step is compiled with what saves memory (activations that are recomputed,
+    parameters that are shared out), and with halves of the batch until one fits.
+
+    Args:
+      config: of a command that trains.
+      workdir: for `compiled.csv`, `compiled.json` and `report.html`.
+      target: the devices.
+      price: of one chip for an hour, in any currency; 0 if it is not known.
 
     Returns:
-      A summary: whether the step fits, and its row of the table.
+      A summary: whether the step fits, and the largest batch a chip that was seen to fit with the settings asked for.
 
     Raises:
       UserError: the command has no step to compile, a setting is wrong, or the compiler is not installed.
     """
-    describe = _description(config.task)
-    config, (steps, num_classes) = _without_data(config)
+    if not (math.isfinite(price) and price >= 0):
+        raise UserError(f"price_per_chip_hour={price:g} is no price: give a number that is not negative.")
+    compiler = _Compiler.of(config, target, price)
     with accelerators.compiling_for(target):
-        commands.require_usable(config, workdir)
+        commands.require_usable(compiler.config, workdir)
+        rows = compiler.rows
+        compiled = [compiler.compile({}, rows)]
+        if not compiled[0].fits:
+            compiled += [compiler.compile(changes, rows) for changes in savings(config, target)]
+            compiled += until_one_fits(rows // 2, lambda rows: compiler.compile({}, rows))
+    print(text_of(compiled, target))
+    _write(compiled, target, workdir)
+    largest = max((step.rows for step in compiled if step.fits and (step.rows < rows or not step.setting)), default=0)
+    return {"fits": compiled[0].fits, "batch_a_chip": largest}
+
+
+def savings(config: Config, target: Target) -> list[dict[str, Any]]:
+    """The settings that save memory and that a config does not have yet, {key: value}, the simplest first."""
+    network = "mim" if "mim" in config else "model"
+    remat = {f"{network}.remat": True} if config[network].get("remat") is False else {}
+    fsdp = {"mesh": "fsdp=-1"} if target.chips > 1 and "fsdp" not in config.mesh else {}
+    together = {**remat, **fsdp} if remat and fsdp else {}
+    return [changes for changes in (remat, fsdp, together) if changes]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Compiler:
+    """Compiles the step of a config, as it stands and with changes.
+
+    Attributes:
+      config: with built-in scenes instead of its data.
+      describe: `described` of its command.
+      images: of an epoch.
+      price: of a chip for an hour; 0 if it is not known.
+    """
+
+    config: Config
+    target: Target
+    describe: Callable[[Config, Length, int], DescribedStep]
+    steps: Length
+    num_classes: int
+    images: int
+    price: float
+
+    @classmethod
+    def of(cls, config: Config, target: Target, price: float) -> "_Compiler":
+        describe = _description(config.task)
+        images = config.data.num_train if config.data.source == "scenes" else NUM_IMAGES
+        config, (steps, num_classes) = _without_data(config, images)
+        return cls(config, target, describe, steps, num_classes, images, price)
+
+    @property
+    def rows(self) -> int:
+        """Images a chip."""
+        return self.config.batch_size // self.target.chips
+
+    def compile(self, changes: dict[str, Any], rows: int) -> CompiledStep:
+        """Compiles a step of `rows` images a chip, with changes of the config, {key: value}."""
+        batch_size = rows * self.target.chips
+        config = ConfigDict({**self.config.to_dict(), "batch_size": batch_size})
+        config.update_from_flattened_dict(changes)
         mesh = inputs.mesh(config)
-
-        def attempt(rows: int) -> Costs:
-            batch_size = rows * target.chips
-            _log.info("Compiling a step of %d images (%d a chip) for %s…", batch_size, rows, target)
-            step, batch = describe(ConfigDict({**config.to_dict(), "batch_size": batch_size}), steps, num_classes)
-            return accelerators.costs(lower(step, batch, mesh, accumulate=config.accumulate), target)
-
-        fitted = accelerators.fit_by_halves(config.batch_size // target.chips, attempt)
-    row = CompiledStep(
-        config.task,
-        str(target),
-        ",".join(f"{name}={size}" for name, size in mesh.shape.items()),
-        config.dtype,
-        config.batch_size,
-        fitted.rows,
-        fitted.refused is None,
-        fitted.costs,
-    )
-    print(text_of(row, fitted, target))
-    _write(row, workdir)
-    return {"fits": row.fits, "batch_a_chip": fitted.rows}
+        words = changes | ({"batch_size": batch_size} if rows != self.rows else {})
+        setting = " ".join(f"--config.{key}={value}" for key, value in words.items())
+        text = f"{batch_size} images ({rows} a chip) for {self.target}{f' with {setting}' if changes else ''}"
+        _log.info("Compiling a step of %s…", text)
+        sizes = ",".join(f"{name}={size}" for name, size in mesh.shape.items())
+        step = CompiledStep(config.task, str(self.target), setting, sizes, config.dtype, batch_size, rows)
+        try:
+            described = self.describe(config, self.steps, self.num_classes)
+            lowered = lower(*described, mesh, accumulate=config.accumulate)
+            costs = accelerators.costs(lowered, self.target)
+        except DoesNotFit as error:
+            return dataclasses.replace(step, refused=error.num_bytes / GIB or None)
+        rate = 1e3 * rows / costs.ms
+        hours = self.images / rate / self.target.chips / 3600
+        price = hours * self.target.chips * self.price if self.price else None
+        return dataclasses.replace(step, fits=True, images_per_second=rate, hours=hours, price=price, costs=costs)
 
 
-def text_of(row: CompiledStep, fitted: Fitted, target: Target) -> str:
+def text_of(compiled: Sequence[CompiledStep], target: Target) -> str:
     """The result for a terminal: whether the step fits in one line, then memory, work and communication."""
-    title, costs = f"{row.task} on {target} ({target.chips} x {target.chip.title}), {row.dtype}, {row.mesh}", row.costs
-    verdict = f"a step of {row.batch} images, {row.batch // target.chips} a chip,"
-    if fitted.refused is None:
-        lines = [f"{title}: {verdict} fits."]
-    else:
-        largest = f"the largest that fits, by halves, is {fitted.rows} a chip" if fitted.rows else "no batch fits"
-        lines = [f"{title}: {verdict} does not fit ({fitted.refused}); {largest}."]
-    if costs is None:
+    row = compiled[0]
+    title = f"{row.task} on {target} ({target.chips} x {target.chip.title}), {row.dtype}, {row.mesh}"
+    lines = [f"{title}: {verdict(compiled, target)}"]
+    step = next((row for row in compiled if row.costs is not None), None)
+    if step is None:
         return lines[0]
+    costs: Costs = step.costs
+    if step.setting:
+        lines.append(f"\nWith {step.setting}:")
     parts = ("arguments", "outputs", "temporaries", "code", "total")
     memory = [{"memory a chip": name, "GiB": getattr(costs, name)} for name in parts]
     of_cycles = f"{costs.mcycles:.4g} million cycles of the compiler's estimate at {target.chip.hertz / 1e9:g} GHz"
     source = of_cycles if costs.cycles else "roofline of each kernel, as this compiler estimates no cycles"
+    paid = "" if step.price is None else f", {step.price:,.4g} at the price given"
     lines += [
         "",
         as_text(memory),
@@ -125,10 +203,11 @@ def text_of(row: CompiledStep, fitted: Fitted, target: Target) -> str:
         "",
         f"matrix products   {costs.tflop:.4g} TFLOP a chip",
         f"moved by kernels  {costs.moved:.4g} GiB a chip",
-        f"estimated time    {costs.ms:.4g} ms a step, {1e3 * fitted.rows / costs.ms:,.0f} images a second a chip",
+        f"estimated time    {costs.ms:.4g} ms a step, {step.images_per_second:,.0f} images a second a chip",
         f"                  ({source};",
         "                  without communication; nothing ran on a device)",
         f"share of peak     {costs.share:.1%} of {target.chip.flops / 1e12:g} TFLOP/s",
+        f"an epoch          {step.hours:,.4g} hours{paid}",
         "",
     ]
     sent = [
@@ -136,6 +215,18 @@ def text_of(row: CompiledStep, fitted: Fitted, target: Target) -> str:
         for kind, (count, size) in costs.collectives.items()
     ]
     return "\n".join([*lines, as_text(sent) if sent else "no communication between chips"])
+
+
+def verdict(compiled: Sequence[CompiledStep], target: Target) -> str:
+    """Whether the step that was asked for fits, and what else does, in one sentence or two."""
+    first, *savers = compiled
+    step = f"a step of {first.batch} images, {first.rows} a chip,"
+    if first.fits:
+        return f"{step} fits."
+    size = "more" if first.refused is None else f"{first.refused:.2f} GiB"
+    able = [f"with {row.setting} ({row.costs.total:.2f} GiB, {row.costs.ms:.4g} ms)" for row in savers if row.costs]
+    remedy = f". It fits {', or '.join(able)}." if able else "; nothing that was tried fits."
+    return f"{step} does not fit ({size} of {target.memory / GIB:.2f}){remedy}"
 
 
 def _description(task: str) -> Callable[[Config, Length, int], DescribedStep]:
@@ -151,10 +242,9 @@ def _description(task: str) -> Callable[[Config, Length, int], DescribedStep]:
     return tasks[task].described
 
 
-def _without_data(config: Config) -> tuple[Config, tuple[Length, int]]:
+def _without_data(config: Config, num_images: int) -> tuple[Config, tuple[Length, int]]:
     """Returns the config with built-in scenes instead of its data, and the length and classes of the run."""
     scenes = config.data.source == "scenes"
-    num_images = config.data.num_train if scenes else NUM_IMAGES
     num_classes = Scenes.num_classes if scenes else NUM_CLASSES
     data = {**config.data.to_dict(), "source": "scenes", "path": "", "name": ""}
     per_epoch = max(num_images // config.batch_size, 1)
@@ -162,8 +252,9 @@ def _without_data(config: Config) -> tuple[Config, tuple[Length, int]]:
     return ConfigDict({**config.to_dict(), "data": data}), (Length(per_epoch, total), num_classes)
 
 
-def _write(row: CompiledStep, workdir: Path) -> None:
+def _write(compiled: Sequence[CompiledStep], target: Target, workdir: Path) -> None:
     make_directory(workdir)
-    Table([row]).write_csv(workdir / "compiled.csv", jax=jax.__version__)
-    record = {**dataclasses.asdict(row), "jax": jax.__version__}
+    Table(compiled).write_csv(workdir / "compiled.csv", jax=jax.__version__)
+    record = {"jax": jax.__version__, "steps": [dataclasses.asdict(row) for row in compiled]}
     write_atomically(workdir / "compiled.json", json.dumps(record, indent=2) + "\n")
+    described_page.page(compiled, verdict(compiled, target), target).save(workdir / "report.html")
