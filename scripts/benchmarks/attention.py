@@ -2,20 +2,28 @@
 
 python scripts/benchmarks/attention.py [--lengths 197 577 1374 4096] [--other blocked] [--batch 1] [--num-heads 6]
                                        [--head-dim 64] [--dtype float32] [--sizes] [--rounds 7]
+                                       [--compile-for v5e]
 
 Both are timed in every round, in turns, and medians are compared: on a busy machine only ratios are meaningful. By
 default the heads are those of a ViT-S. Prints a table and writes a CSV.
+
+With --compile-for nothing runs: every implementation that a TPU has is compiled for one that is described, in bfloat16
+unless --dtype says otherwise, and the compiler's estimated cycles and temporary memory are compared (the extra
+tpu-compile).
 """
 
 import argparse
+import functools
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxprune import accelerators, parallel
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
-from jaxprune.errors import command
+from jaxprune.errors import UserError, command
 from jaxprune.flops import temporary_bytes
 from jaxprune.nn import kernels
 from jaxprune.nn.attention import attend
@@ -70,6 +78,37 @@ def measure(args, length):
     return rows
 
 
+def compiled(args, target, length):
+    """Returns the rows of the table for one length, by the estimates of a TPU's compiler."""
+    with accelerators.compiling_for(target):
+        place = NamedSharding(parallel.make_mesh(), PartitionSpec())
+        described = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.dtype(args.dtype), sharding=place)
+        heads = [described(args.batch, args.num_heads, length, args.head_dim)] * 3
+        bias = described(args.batch, 1, 1, length) if args.sizes else None
+        rows = []
+        for name, function in PASSES.items():
+            row = {"tokens": length, "pass": name}
+            for kind in (PLAIN, "blocked", "pallas"):
+                with kernels.implementation(kind):
+                    # Another function for each implementation: JAX keeps the trace of one.
+                    costs = accelerators.costs(jax.jit(functools.partial(function)).lower(*heads, bias), target)
+                row |= {f"{kind} k cycles": round(1e3 * costs.mcycles), f"{kind} MiB": round(1024 * costs.temporaries)}
+            rows.append(row)
+    return rows
+
+
+def by_compiler(args):
+    """Prints and writes the table for a described TPU."""
+    target = accelerators.Target.parse(args.compile_for)
+    if target.chip.platform != "tpu" or target.chips > 1:
+        raise UserError(f"--compile-for={target}: give one TPU, such as v5e; only its compiler counts cycles.")
+    accelerators.stay_on_cpu()
+    rows = [row for length in args.lengths for row in compiled(args, target, length)]
+    title = f"Attention on {target} by the compiler's estimate, {args.num_heads} heads of {args.head_dim}"
+    about = {"batch": args.batch, "heads": args.num_heads, "head_dim": args.head_dim, "sizes": args.sizes}
+    publish(f"{title}, batch {args.batch}, {args.dtype}; nothing ran", rows, args.out, **about, target=str(target))
+
+
 @command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -80,11 +119,15 @@ def main():
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--num-heads", type=int, default=6)
     parser.add_argument("--head-dim", type=int, default=64)
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--dtype", help="default float32; bfloat16 with --compile-for")
     parser.add_argument("--sizes", action="store_true", help="with the log sizes of merged tokens (ToMe)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=Path("benchmark_attention.csv"))
+    parser.add_argument("--compile-for", metavar="TARGET", help="one TPU, such as v5e")
     args = parser.parse_args()
+    args.dtype = args.dtype or ("bfloat16" if args.compile_for else "float32")
+    if args.compile_for:
+        return by_compiler(args)
     rows = [row for length in args.lengths for row in measure(args, length)]
     same = {"batch": args.batch, "heads": args.num_heads, "head_dim": args.head_dim, "dtype": args.dtype}
     title = f"{args.other} and plain attention, {args.num_heads} heads of {args.head_dim}, batch {args.batch}"

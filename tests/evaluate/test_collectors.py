@@ -1,5 +1,7 @@
 """What the collectors of a pass make of batches whose outputs are known."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import optax
@@ -16,7 +18,7 @@ from jaxprune.evaluate.collectors.kept import KeptCollector
 from jaxprune.evaluate.collectors.patch_recall import Ranks
 from jaxprune.evaluate.collectors.plans import Comparison, PlanResult
 from jaxprune.evaluate.collectors.token_counts import CountCells, TokenCountCollector, distinct_tokens
-from jaxprune.measures.intervals import Interval, paired_difference, wilson_interval
+from jaxprune.measures.intervals import Interval, difference, paired_difference, wilson_interval
 from jaxprune.metrics import mean_average_precision
 from jaxprune.reduction import DENSE
 
@@ -102,6 +104,19 @@ def test_what_is_kept_is_that_of_the_first_images_of_several_batches():
     np.testing.assert_array_equal(whole.assign, [assign[:3]] * 2)
     np.testing.assert_array_equal(whole.assign, parts.assign)
     np.testing.assert_array_equal(whole.images, parts.images)
+
+
+def test_two_networks_are_paired_by_image_where_their_predictions_were_kept():
+    """Each is right on four of six images, on the same ones or on others: only pairs can tell."""
+    classes = {DENSE: [0, 0, 1, 1, 2, 2], "same": [0, 0, 1, 1, 0, 0], "others": [2, 2, 1, 1, 2, 2]}
+    outputs = {name: lambda rows, of=of: {"logits": one_hot(of)[rows]} for name, of in classes.items()}
+    scores = collect(Agreement(), outputs)
+    half = scores["same"]
+    assert half.accuracy == scores["others"].accuracy and half.over(half) == paired_difference(half.right, half.right)
+    assert half.over(scores["others"]) == paired_difference(half.right, scores["others"].right)
+    assert half.over(half).half < half.over(scores["others"]).half
+    apart = dataclasses.replace(half, right=None)
+    assert apart == half and apart.over(half) == difference(half.accuracy, half.accuracy)
 
 
 def test_rows_of_a_plan_whose_counts_are_bounds_are_those_that_are_there():

@@ -120,7 +120,7 @@ def _plans(config: Config, rows: Mapping[str, BenchmarkRow]) -> dict[str, tuple[
         verdicts["plan"] = (text, NO if NO in parts else OPEN if OPEN in parts else YES)
         beside = rows.get(random_beside(best.cost.plan))
         if beside:
-            over = difference(best.result.scores.accuracy, beside.result.scores.accuracy)
+            over = best.result.scores.over(beside.result.scores)
             verdicts["random"] = (f"{points(over)} over {beside.cost.plan}", verdict(over, 0.0))
         else:
             verdicts.pop("random")

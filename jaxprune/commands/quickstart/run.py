@@ -60,7 +60,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def _best(pruned: benchmark.Measured) -> dict[str, Any]:
-    """The plan that stands out in accuracy among those faster than the dense network, or "none"; {} without any."""
+    """The plan that stands out in accuracy among those faster than the dense network, if one does; {} without any."""
     faster = {
         row.cost.plan: (row.result.scores.accuracy, row.cost.promise.factor)
         for row in pruned.rows
@@ -70,7 +70,7 @@ def _best(pruned: benchmark.Measured) -> dict[str, Any]:
         return {}
     name = findings.standing_out({plan: accuracy for plan, (accuracy, _) in faster.items()})
     if name not in faster:
-        return {"pruned_by": name}
+        return {"pruned_by": "no plan stands out"}
     accuracy, factor = faster[name]
     return {"pruned_by": name, "accuracy_pruned": accuracy.value, "speed_up_pruned": factor}
 

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool
 
 from jaxprune.data.clips import one_view
 from jaxprune.evaluate import Batch
-from jaxprune.measures.intervals import Interval, paired_difference, share
+from jaxprune.measures.intervals import Interval, difference, paired_difference, share
 from jaxprune.reduction import DENSE
 from jaxprune.report.table import column
 
@@ -24,11 +25,19 @@ class Scores:
       accuracy: with its interval (Wilson).
       agreement: share of the images.
       difference: accuracy minus the dense network's, paired by image (Agresti and Min); `BLANK` for the dense network.
+      right: by image, whether the prediction is right, to pair two networks; None where it was not kept.
     """
 
     accuracy: Interval = column("accuracy", format=".1%", best="max", ends=("low", "high"))
     agreement: float = column("agreement", format=".1%")
     difference: Interval | tuple[None, None, None] = column("accuracy − dense", format="+.1%", default=BLANK)
+    right: Bool[np.ndarray, "n"] | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def over(self, rival: "Scores") -> Interval:
+        """Returns this accuracy minus another: paired by image where both were kept, else of independent samples."""
+        if self.right is None or rival.right is None:
+            return difference(self.accuracy, rival.accuracy)
+        return paired_difference(self.right, rival.right)
 
 
 class Agreement:
@@ -56,6 +65,7 @@ class Agreement:
                 share(int(correct.sum()), len(correct)),
                 self._agree[name] / len(correct),
                 BLANK if name == DENSE else paired_difference(correct, right[DENSE]),
+                correct,
             )
             for name, correct in right.items()
         }
