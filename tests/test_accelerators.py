@@ -115,6 +115,22 @@ def test_attention_is_the_kernel_that_was_asked_for(kind, count):
     assert text.count('custom_call_target="tpu_custom_call"') == count
 
 
+@pytest.mark.parametrize(("tokens", "implementation"), [(325, "plain"), (577, "blocked")])
+def test_the_default_is_the_form_with_fewer_cycles(tokens, implementation):
+    """By the estimate that the defaults follow, forward and backward; in blocks there is no matrix of all pairs."""
+    with compiling_for(ONE) as devices:
+        place = NamedSharding(parallel.make_mesh(devices=devices), PartitionSpec())
+        heads = [jax.ShapeDtypeStruct((8, 6, tokens, 64), jnp.bfloat16, sharding=place)] * 3
+        loss = lambda q, k, v: jnp.square(attention.attend(q, k, v).astype(jnp.float32)).sum()
+        cycles = {}
+        for kind in ("plain", "blocked", None):
+            with kernels.implementation(kind):
+                assert kind or kernels.chosen(jnp.bfloat16, tokens, tokens) == implementation
+                compiled = jax.jit(jax.grad(lambda *heads: loss(*heads), (0, 1, 2))).lower(*heads)
+                cycles[kind] = costs(compiled, ONE).cycles
+    assert cycles[None] == min(cycles["plain"], cycles["blocked"]) == cycles[implementation]
+
+
 def test_what_does_not_fit_is_told_with_its_bytes():
     from jaxprune.accelerators import DoesNotFit
 
