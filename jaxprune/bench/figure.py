@@ -44,7 +44,7 @@ def plot(rows: Table[ComparedRow], *, against: str = "gflops") -> Any:
     points = {name: ([cost(row) for row in of], [row.accuracy.value for row in of]) for name, of in series.items()}
     ends = {name: [(row.accuracy.low, row.accuracy.high) for row in of] for name, of in series.items()}
     tips = {name: [row.plan for row in of] for name, of in series.items()}
-    return plots.scatter_plot(points, _LABELS[against], "accuracy", shares=True, tips=tips, intervals=ends)
+    return plots.scatter_plot(points, _LABELS[against], "accuracy", tips=tips, intervals=ends)
 
 
 _LABELS = {"gflops": "GFLOPs", "speed_up": "speed-up over the dense network"}

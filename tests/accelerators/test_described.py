@@ -159,7 +159,9 @@ def test_a_step_is_described_and_its_table_and_page_written(config, task, compil
     assert summary == {"fits": False, "batch_a_chip": 4}
     assert [rows for rows, _ in compiled] == [8, 8, 4]  # as configured, recomputed, half
     first = f"{task} on v5e:1 (1 x TPU v5e), float32, data=1: a step of 8 images, 8 a chip, does not fit "
-    assert printed.startswith(first + "(16.00 GiB of 15.75). It fits with --config.batch_size=4 (4.00 GiB, 100 ms).\n")
+    assert printed.startswith(
+        first + "(16.00 GiB of 15.75). It fits with --config.batch_size=4 (4.00 GiB, 40 images/s a chip).\n"
+    )
     for line in ("temporaries", "of 15.75 GiB", "40 images a second a chip", "10.0% of 197 TFLOP/s", "all-reduce"):
         assert line in printed
     hours = described.NUM_IMAGES / 40 / 3600

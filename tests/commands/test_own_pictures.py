@@ -94,6 +94,15 @@ def test_scratch_is_as_long_as_fine_tuning_or_as_both_phases(folder, tmp_path, s
     assert settings.max_minutes == pytest.approx(minutes) and settings.optimizer.base_lr == 3e-3
 
 
+def test_the_time_of_evaluations_is_not_made_up_for_from_scratch(folder, tmp_path):
+    config = load(folder, ",minutes=3")
+    for phase, seconds in (("pretrain", 60.0), ("finetune", 20.0)):
+        (tmp_path / phase).mkdir()
+        summary = {"seconds": 90.0, "steps": 100, "wall_clock": {"steps": seconds, "evaluation": 90.0 - seconds}}
+        workdirs.mark_complete(tmp_path / phase, summary)
+    assert phase_config(config, "scratch", tmp_path).steps == (60 + 20) / 20 * 100
+
+
 def summary(right, images=50):
     return reporting.with_interval({"accuracy": right / images, "held_out": images})
 
@@ -107,8 +116,10 @@ def summary(right, images=50):
     ],
 )
 def test_the_verdict_is_one_sentence_with_its_interval(tuned, scratch, start):
-    sentence = did_it_help(summary(tuned), summary(scratch), equal_time=True)
-    assert sentence.startswith(start) and "for the time of both phases" in sentence and "50 held-out images" in sentence
+    pre, first = {"seconds": 80.0, "wall_clock": {"steps": 59.1}}, {**summary(tuned), "seconds": 18.0}
+    sentence = did_it_help(first, {**summary(scratch), "seconds": 78.0}, pre)
+    assert sentence.startswith(start) and "50 held-out images" in sentence
+    assert "for the time of both phases (77 s of steps, and 78 s from scratch)" in sentence
     assert "as many steps as fine-tuning" in did_it_help(summary(tuned), summary(scratch))
 
 

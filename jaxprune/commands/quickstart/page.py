@@ -17,12 +17,13 @@ from jaxprune.commands.quickstart.headline import (
     points,
     random_beside,
 )
-from jaxprune.commands.quickstart.settings import phase_config
+from jaxprune.commands.quickstart.settings import phase_config, seconds_of_steps
 from jaxprune.commands.quickstart.step_times import FULL, PR_MIM
 from jaxprune.commands.shared import reporting
 from jaxprune.commands.train_ranker.page import recall_tile
 from jaxprune.config import Config
 from jaxprune.measures.intervals import Interval, difference
+from jaxprune.nn.patch_embed import pair
 from jaxprune.open.rivals import is_rival
 from jaxprune.reduction import DENSE
 from jaxprune.report import Report, Section, findings, plots
@@ -60,7 +61,7 @@ def describe(
     """
     pre, tuned, scratch = (summaries.get(phase, {}) for phase in ("pretrain", "finetune", "scratch"))
     ranked = summaries.get("ranker", {})
-    report = Report("jaxprune quickstart", "A vision transformer pre-trained by masked image modelling, in minutes")
+    report = Report(_title(config), "A vision transformer pre-trained by masked image modelling, in minutes")
     section = report.section("Results", slug="quickstart")
     if pruned:
         _opening(section, config, pruned)
@@ -77,9 +78,10 @@ def describe(
         }
     )
     if scratch:
-        section.text(did_it_help(tuned, scratch, equal_time=config.scratch_time == "equal"))
+        section.text(did_it_help(tuned, scratch, pre if config.scratch_time == "equal" else None))
         if short := too_short(pre):
             section.note(short, kind="warning")
+    section.text(_network(config))
     if steps:
         _step_bars(section, steps)
     section.table(
@@ -89,6 +91,7 @@ def describe(
                 "steps": s["steps"],
                 "of": s["planned_steps"],
                 "seconds": round(s["seconds"]),
+                "of which steps": round(seconds_of_steps(s)),
                 **_cap(config, p, workdir),
             }
             for p, s in summaries.items()
@@ -185,15 +188,37 @@ def _method(name: str) -> str:
     return "the ranker" if name.startswith(BY_SCORES) else name.partition("@")[0].partition(":")[0]
 
 
+def _title(config: Config) -> str:
+    """The title: of the pictures that a user gave, else of the built-in ones."""
+    folder = Path(config.pretrain.data.path).name
+    return f"Pre-training on {folder}" if folder else "jaxprune quickstart"
+
+
+def _network(config: Config) -> str:
+    """Which network the phases train, and on which images: what is found holds for these."""
+    model, (height, width) = config.finetune.model, pair(config.finetune.data.img_size)
+    parts = [f"images of {height} × {width} px"]
+    if model.get("depth") and model.get("embed_dim"):
+        parts.insert(0, f"{model.depth} blocks of width {model.embed_dim}")
+    if model.get("patch_size"):
+        parts.append(f"patches of {model.patch_size} px")
+    return f"The network is `{model.name}`: {', '.join(parts)}."
+
+
 def _step_bars(section: Section, steps: Mapping[str, Sequence[Turn]]) -> None:
     milliseconds = {name: OverRounds.of([1000 * turn.wall for turn in turns]) for name, turns in steps.items()}
-    faster = Interval(*speed_up(steps[FULL], steps[PR_MIM]))
-    rounds = len(steps[FULL])
     section.figure(
         plots.bar_plot({name: times.median for name, times in milliseconds.items()}, xlabel="ms a step"),
         "A step of pre-training, loss and gradient: PR-MIM, which decodes a part of the masked patches, against the "
-        f"full form, which decodes all. Full ÷ PR-MIM = {findings.with_interval(faster, '.2f')} in {rounds} rounds.",
+        f"full form (MAE), which decodes all. {cost_of_a_step(steps)}",
     )
+
+
+def cost_of_a_step(steps: Mapping[str, Sequence[Turn]]) -> str:
+    """Returns a sentence on the time of a PR-MIM step relative to the full form's."""
+    share = Interval(*speed_up(steps[PR_MIM], steps[FULL]))
+    rounds = len(steps[FULL])
+    return f"A step of PR-MIM takes {findings.with_interval(share, '.2f')} of the time of MAE's ({rounds} rounds)."
 
 
 def _curves(section: Section, workdir: Path, tuned: dict[str, Any], scratch: dict[str, Any]) -> None:
@@ -223,28 +248,43 @@ def _cap(config: Config, phase: str, workdir: Path) -> dict[str, float]:
 def _lengths(config: Config, summaries: Mapping[str, Any], workdir: Path) -> str:
     if any(_cap(config, phase, workdir) for phase in summaries):
         return (
-            "Seconds and caps leave out start, compilation and the report. A phase stops training at its cap; its last "
-            "evaluation comes on top."
+            "Seconds and caps leave out start, compilation and the report; steps also leave out evaluation. A phase "
+            "stops training at its cap; its last evaluation comes on top."
         )
     return "Lengths are in steps: a busy machine takes longer and trains the same networks. The report is not timed."
 
 
-def did_it_help(tuned: dict[str, Any], scratch: dict[str, Any], *, equal_time: bool = False) -> str:
+def did_it_help(tuned: dict[str, Any], scratch: dict[str, Any], pre: dict[str, Any] | None = None) -> str:
     """Returns a sentence on whether pre-training helped: the difference in accuracy, and its interval.
 
     Args:
       tuned, scratch: the summaries of fine-tuning and of training from scratch, on the same held-out images.
-      equal_time: whether training from scratch took as long as both phases of the other; else as many steps as
-        fine-tuning.
+      pre: the summary of pre-training, if training from scratch took as long as both phases of the other; else it took
+        as many steps as fine-tuning.
     """
     change = difference(*(Interval(*(run[name] for name in _ENDS)) for run in (tuned, scratch)))
     word = "helped" if change.low > 0 else "harmed" if change.high < 0 else ""
     start = f"**Pre-training {word}**" if word else "**Whether pre-training helped cannot be told from these images**"
-    against = "for the time of both phases" if equal_time else "for as many steps as fine-tuning"
+    against = "for as many steps as fine-tuning"
+    if pre is not None:
+        together, alone = seconds_of_steps(pre) + seconds_of_steps(tuned), seconds_of_steps(scratch)
+        against = f"for the time of both phases ({together:.0f} s of steps, and {alone:.0f} s from scratch)"
     return (
         f"{start}: {points(change)} over training from scratch {against}. In brackets the 95 % interval over "
         f"{tuned['held_out']} held-out images (Newcombe), of one run each."
     )
+
+
+def verdicts(
+    config: Config, summaries: Mapping[str, dict[str, Any]], steps: Mapping[str, Sequence[Turn]] | None
+) -> list[str]:
+    """The sentences that a user runs the workflow for, as the report has them, for a terminal."""
+    texts = []
+    if "scratch" in summaries:
+        pre = summaries["pretrain"]
+        equal = pre if config.scratch_time == "equal" else None
+        texts += [did_it_help(summaries["finetune"], summaries["scratch"], equal).replace("**", ""), too_short(pre)]
+    return [text for text in (*texts, cost_of_a_step(steps) if steps else "") if text]
 
 
 def too_short(pre: dict[str, Any]) -> str:
@@ -254,7 +294,7 @@ def too_short(pre: dict[str, Any]) -> str:
     of = f"step {pre['steps']} of {pre['planned_steps']}"
     return (
         f"This is about a pre-training that ended at {of} with a loss no smaller than that of predicting each patch's "
-        "mean colour. A longer one may do more: give more minutes, or a faster or idle machine."
+        "mean colour. A longer one may do more; in a few minutes, few pictures seldom get below it."
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxprune.commands import benchmark, finetune, pretrain, train_ranker
 from jaxprune.commands.quickstart.headline import checked, expectations
-from jaxprune.commands.quickstart.page import describe
+from jaxprune.commands.quickstart.page import describe, verdicts
 from jaxprune.commands.quickstart.settings import phase_config, phases
 from jaxprune.commands.quickstart.step_times import step_times
 from jaxprune.commands.shared.training import begin
@@ -55,6 +55,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     describe(config, workdir, summaries, pruned, steps)
     for row in checked(config, summaries, pruned.rows if pruned else ()):
         print(f"Expected: {row['expected before the run']}. Measured: {row['measured']}. {row['came true']}")
+    for text in verdicts(config, summaries, steps):
+        print(text)
     workdirs.mark_complete(workdir, summary)
     return summary
 

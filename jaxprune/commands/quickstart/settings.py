@@ -1,6 +1,7 @@
 """The settings of the whole workflow: those of its phases, each the config of another task."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +98,17 @@ def phase_config(config: Config, phase: str, workdir: Path) -> Config:
 
 
 def _lengthen(settings: Any, workdir: Path) -> None:
-    """Makes training from scratch as long as the two other phases, which have to be complete."""
+    """Makes training from scratch as long as the two other phases, which have to be complete.
+
+    What counts is the time of their steps: they evaluate seldom, and training from scratch as often as it is longer.
+    """
     first, second = (workdirs.read_summary(workdir / phase) for phase in ("pretrain", "finetune"))
-    pretraining_seconds, seconds = first["seconds"], second["seconds"]
+    pretraining_seconds, seconds = seconds_of_steps(first), seconds_of_steps(second)
     # As many times the steps that fine-tuning took, which its own limit on time may have cut.
     settings.steps = max(round((pretraining_seconds + seconds) / seconds * second["steps"]), 1)
-    settings.max_minutes = _SLACK * (pretraining_seconds + seconds) / 60
+    settings.max_minutes = _SLACK * (first["seconds"] + second["seconds"]) / 60
+
+
+def seconds_of_steps(summary: Mapping[str, Any]) -> float:
+    """The seconds that the steps of a complete phase took, without evaluation and saving."""
+    return summary.get("wall_clock", {}).get("steps", summary["seconds"])

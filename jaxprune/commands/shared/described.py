@@ -61,9 +61,9 @@ class CompiledStep:
     rows: int = column("batch a chip")
     fits: bool = column("fits", default=False)
     refused: float | None = column("needs", "GiB", default=None)
-    images_per_second: float | None = column("images a second a chip", best="max", default=None)
-    hours: float | None = column("an epoch", "h", best="min", default=None)
-    price: float | None = column("price of an epoch", best="min", default=None)
+    images_per_second: float | None = column("images a second a chip", default=None)
+    hours: float | None = column("an epoch", "h", default=None)
+    price: float | None = column("price of an epoch", default=None)
     costs: Costs | None = None
 
 
@@ -224,7 +224,11 @@ def verdict(compiled: Sequence[CompiledStep], target: Target) -> str:
     if first.fits:
         return f"{step} fits."
     size = "more" if first.refused is None else f"{first.refused:.2f} GiB"
-    able = [f"with {row.setting} ({row.costs.total:.2f} GiB, {row.costs.ms:.4g} ms)" for row in savers if row.costs]
+    able = [
+        f"with {row.setting} ({row.costs.total:.2f} GiB, {row.images_per_second:,.0f} images/s a chip)"
+        for row in savers
+        if row.costs
+    ]
     remedy = f". It fits {', or '.join(able)}." if able else "; nothing that was tried fits."
     return f"{step} does not fit ({size} of {target.memory / GIB:.2f}){remedy}"
 

@@ -32,7 +32,8 @@ def scatter_plot(
     """Draws points with one colour and marker per series.
 
     Args:
-      series: {name: (x, y)}; the name of a series of one point is written next to it instead of in the legend.
+      series: {name: (x, y)}; the name of a series of one point is written next to it instead of in the legend, and so
+        is that of the only series with several among such points.
       xlabel: label of the horizontal axis.
       ylabel: label of the vertical axis.
       title: displayed above.
@@ -52,7 +53,7 @@ def scatter_plot(
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_minor_formatter(NullFormatter())  # labels of all minor ticks would overlap
-    texts, in_legend = [], 0
+    texts, levels = [], reference or {}
     points = {name: (np.atleast_1d(x).astype(float), np.atleast_1d(y).astype(float)) for name, (x, y) in series.items()}
     if pareto is not None:
         every_x, every_y = (np.concatenate([point[axis] for point in points.values()]) for axis in (0, 1))
@@ -61,6 +62,8 @@ def scatter_plot(
         if len(front) > 1:
             line = {"color": MUTED, "linewidth": 1.6, "alpha": 0.45, "drawstyle": steps, "zorder": 1, "gid": FRONT}
             axes.plot(every_x[front], every_y[front], **line)
+    several = [name for name, (x, _) in points.items() if len(x) > 1]
+    in_legend = len(several) + 2 * len(levels)
     for index, (name, (x, y)) in enumerate(points.items()):
         style = point_style(index)
         alone = len(x) == 1
@@ -73,20 +76,18 @@ def scatter_plot(
         names = (tips or {}).get(name, [f"{name}, {text}" if text else name for text in point_labels])
         if len(names) == len(x):
             add_tips(drawn, x, y, names, xlabel, ylabel)
-        in_legend += not alone
-        texts += [
-            (a, b, text) for a, b, text in zip(x, y, (labels or {}).get(name, [name] if alone else []), strict=False)
-        ]
+        # A legend of one entry is not drawn: its name stands at the first of its points.
+        written = [name] if alone or (in_legend == 1 and len(points) > 1) else []
+        texts += [(a, b, text) for a, b, text in zip(x, y, (labels or {}).get(name, written), strict=False)]
     axes.xaxis.set_major_formatter(FuncFormatter(format_tick))
     axes.yaxis.set_major_formatter(FuncFormatter(format_tick))
     axes.margins(0.08)
-    levels = reference or {}
     for name, level in levels.items():
         axes.axhline(level, color=MUTED, linewidth=1.1, dashes=(5, 3), zorder=1, label=f"{name} ({level:.3g})")
     if shares:
         ends = [end for of_series in (intervals or {}).values() for pair in of_series for end in pair]
         limit_shares(axes, [*(y for _, heights in points.values() for y in heights), *ends, *levels.values()])
     # The name of a single reference is not written next to its line, where points and their names may be.
-    add_legend(figure, axes, in_legend + 2 * len(levels))
+    add_legend(figure, axes, in_legend)
     place_labels(figure, axes, texts, np.concatenate([np.stack(point, 1) for point in points.values()]))
     return figure

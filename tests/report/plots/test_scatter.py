@@ -26,3 +26,11 @@ def test_ticks_of_a_logarithmic_axis_do_not_overlap():
     low, high = axes.get_xlim()
     boxes = [label.get_window_extent() for label in labels if low <= label.get_position()[0] <= high]
     assert len(boxes) >= 3 and not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def test_a_line_that_would_be_the_only_entry_of_a_legend_has_its_name_beside_it():
+    figure = scatter_plot({"dense": ([4.0], [0.8]), "mine": ([2.0, 3.0], [0.5, 0.7])})
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert figure.axes[0].get_legend() is None and texts.count("mine") == texts.count("dense") == 1
+    figure = scatter_plot({"mine": ([2.0, 3.0], [0.5, 0.7]), "theirs": ([2.0, 3.0], [0.6, 0.7])})
+    assert len(figure.axes[0].get_legend().get_texts()) == 2 and not [t for t in figure.axes[0].texts if t.get_text()]
