@@ -16,6 +16,7 @@ from PIL import Image
 
 import jaxprune
 from jaxprune import bench, data, report
+from jaxprune.nn.params import jitted
 from jaxprune.open import File, Run, open_classifier
 from jaxprune.reduction import Plan, Reducer, best, keep_rows
 from jaxprune.report import plots
@@ -74,7 +75,7 @@ def main(arguments=None):
 
     images = data.load_images([photos[index]["image"] for index in range(4)], model.preprocessing)
     fast = jaxprune.reduction.apply(model, Plan(Unlike, keep_rate=0.5))
-    _, aux = fast(images)
+    _, aux = jitted(fast)(images)
     picture = report.plan(images, aux, preprocessing=model.preprocessing)
     Image.fromarray(picture).save(args.out / "patches.png")
     print(f"Written to {args.out}/: {', '.join(sorted(path.name for path in args.out.iterdir()))}")

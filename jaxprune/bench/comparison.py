@@ -1,6 +1,7 @@
 """Plans side by side on labelled images, for the table of a paper: paired intervals, FLOPs, and speed if asked for."""
 
 import dataclasses
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ from jaxprune.reduction.parts.find_method import method_name, shown_name
 from jaxprune.report.table import Table, column
 from jaxprune.scoring import Scorer
 from jaxprune.text import format_items
+
+_log = logging.getLogger(__name__)
 
 Contender = Plan | str | Any  # a plan, its text, a rival's text, or a network of its own weights
 
@@ -246,6 +249,7 @@ def _predictions(networks: Mapping[str, Contestant], batches: Iterable[Batch], d
         return Forward(lambda arrays, batch: call(arrays, batch)["logits"].argmax(-1), network.arrays)
 
     forwards = {name: forward(network) for name, network in networks.items()}
+    _log.info("Comparing %d networks, each of which is compiled with the first images.", len(networks))
     mesh = parallel.mesh_from_text("data=-1")
     results = run_over(batches, forwards, [Stacked(name, ("label",)) for name in forwards], mesh, desc=desc)
     return dict(zip(forwards, results, strict=True))

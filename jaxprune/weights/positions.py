@@ -95,7 +95,7 @@ def _absolute(model: Any, path: str, table: np.ndarray, source: Any, antialias: 
     prefix = target.shape[1] - math.prod(grid)
     if old_grid is None:
         old_grid = table_grid(table.shape[1], prefix, grid, label)
-        _log.warning("%s: resampled from a grid of %s to %s", label, *("x".join(map(str, g)) for g in (old_grid, grid)))
+        _log.info("%s: resampled from a grid of %s to %s", label, *("x".join(map(str, g)) for g in (old_grid, grid)))
     elif table.shape[1] != prefix + math.prod(old_grid):
         return table
     rule = _OF_FRAMEWORKS if isinstance(model, Framework | Segmenter) and path == "encoder" else owner.position_rule

@@ -117,6 +117,7 @@ def test_two_tensors_for_one_place_are_refused():
 
 
 def test_positions_are_resampled_to_the_grid_of_the_network(caplog):
+    caplog.set_level("INFO")
     rows, columns = GRID + 2, GRID - 1
     model = load_pretrained(vit(img=(rows * CONFIG["patch"], columns * CONFIG["patch"])), TENSORS)
     expected = resample(jnp.asarray(TENSORS["pos_embed"]), (GRID, GRID), (rows, columns), 1)

@@ -1,5 +1,6 @@
 """Writes the features of images file by file, classifies by them, and writes a report."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from jaxprune.train.writer import Writer
 from jaxprune.weights.fingerprint import fingerprint
 
 CLASSIFIER = "classifier.safetensors"  # the network with the linear classifier of its pooled features
+_log = logging.getLogger(__name__)
 IMAGES = "images"  # directory name for the features of `config.images`
 
 
@@ -36,6 +38,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         recorded = {**config.to_dict(), "network": fingerprint(model), "images of": _fingerprints(sources)}
         workdirs.prepare(folder, recorded, commands.declared_defaults(config))
         forward = features(model, config.features)
+        _log.info("Features of %s.", ", ".join(f"{len(images)} images of {split}" for split, images in sources.items()))
         paths = {split: _write(config, folder / split, source, forward) for split, source in sources.items()}
         rows = page.contents(paths, sources)
         with reporting.report_section(workdir, origin, "Features", f"features-{Path(origin).name}") as section:

@@ -29,8 +29,8 @@ def test_ticks_of_a_logarithmic_axis_do_not_overlap():
 
 
 def test_a_line_that_would_be_the_only_entry_of_a_legend_has_its_name_beside_it():
-    figure = scatter_plot({"dense": ([4.0], [0.8]), "mine": ([2.0, 3.0], [0.5, 0.7])})
+    figure = plots.scatter_plot({"dense": ([4.0], [0.8]), "mine": ([2.0, 3.0], [0.5, 0.7])})
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert figure.axes[0].get_legend() is None and texts.count("mine") == texts.count("dense") == 1
-    figure = scatter_plot({"mine": ([2.0, 3.0], [0.5, 0.7]), "theirs": ([2.0, 3.0], [0.6, 0.7])})
+    figure = plots.scatter_plot({"mine": ([2.0, 3.0], [0.5, 0.7]), "theirs": ([2.0, 3.0], [0.6, 0.7])})
     assert len(figure.axes[0].get_legend().get_texts()) == 2 and not [t for t in figure.axes[0].texts if t.get_text()]
