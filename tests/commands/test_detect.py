@@ -25,7 +25,7 @@ from jaxprune.nn.params import split
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIGS = ROOT / "configs/dense"
-NAMES = ("coco.py", "scenes_detect.py", "bccd.py")
+NAMES = ("coco.py", "scenes_detect.py", "bccd.py", "bccd.py:small=true")
 
 
 def config(name, **changes):
@@ -192,6 +192,7 @@ def trained(tmp_path_factory):
 def test_a_run_has_scores_with_intervals_a_report_and_a_network(trained):
     workdir, summary = trained
     assert summary["box_AP_low"] <= summary["box_AP"] <= summary["box_AP_high"] and summary["images"] == 12
+    assert summary["box_AP50_low"] <= summary["box_AP50"] <= summary["box_AP50_high"]
     assert 0 <= summary["mask_AP"] <= 1 and summary["classes"] == 10 and summary["steps"] == 4
     page = (workdir / "report.html").read_text()
     for word in ("box AP", "mask AP", "AP50", "AP75", "medium", "12 images", "crescent", "95 % interval over images"):
