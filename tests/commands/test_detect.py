@@ -126,6 +126,10 @@ def test_sources_of_a_config_have_the_same_classes_in_every_split(tmp_path):
     assert (len(train), len(held_out)) == (2, 1)
     truth = Truth.of(held_out)
     assert truth.content["images"][0]["width"] == 40 and truth.content["annotations"][0]["category_id"] == 3
+    inputs.require_room(train, made.data)
+    made.data.num_objects = 1
+    with pytest.raises(UserError, match=r"a\.jpg has an image of 2 objects.*config\.data\.num_objects=1: use 2"):
+        inputs.require_room(train, made.data)
     made.data.eval_split = "val"
     with pytest.raises(UserError, match=r"no list ImageSets/Main/val\.txt: choose one of test, train"):
         inputs.source(made, "eval")
