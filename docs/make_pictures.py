@@ -132,7 +132,7 @@ def front(weights: str) -> None:
 
 
 CELLS_PLAN = "tome:r=20"
-PHOTO, LARGE, COLOURS = (320, 240), 2, 64  # sides of a panel, at whose double boxes are drawn; colours of the file
+PHOTO, LARGE, COLOURS = (320, 240), 2, 256  # sides of a panel, at whose double boxes are drawn; colours of the file
 
 
 def cells(run: str, directory: str) -> None:

@@ -9,7 +9,7 @@ images to train on and 72 to test on; FILE holds the weights of `vit_small_patch
 (docs/results.md has its results). To compare plans afterwards:
 
 python -m jaxprune.main --config=configs/dense/bccd.py --config.detector=runs/bccd --config.data.source= \\
-    --config.plans="('tome:rounds=2','topk:restore=last')" --config.keep_rate=0.7 --workdir=runs/bccd_plans
+    --config.plans="('tome:r=20','topk@9:keep_rate=0.5,restore=last')" --config.rounds=5 --workdir=runs/bccd_plans
 """
 
 from jaxprune.commands import detect

@@ -31,11 +31,11 @@ def part_times(network: MaskRCNN, batch_size: int, rounds: int) -> list[PartTime
     """
     images = random_images(network, batch_size)
     sizes = jnp.broadcast_to(jnp.asarray(images.shape[1:3], jnp.float32)[None], (batch_size, 2))
-    compiled = lambda call, *inputs: Runner(network, inputs, lambda model, given: call(model)(*given))
-    backbone = compiled(lambda model: model.maps, images)
+    program = lambda call, *inputs: Runner(network, inputs, lambda model, values: call(model)(*values))
+    backbone = program(lambda model: model.maps, images)
     pyramid = backbone()
-    rpn = compiled(lambda model: model.propose, pyramid, images, sizes)
-    heads = compiled(lambda model: model.detect, pyramid, images, rpn(), sizes)
+    rpn = program(lambda model: model.propose, pyramid, images, sizes)
+    heads = program(lambda model: model.detect, pyramid, images, rpn(), sizes)
     turns = interleaved({"backbone and pyramid": backbone, "region proposals": rpn, "heads": heads}, rounds)
     sums = [sum(turn.wall for turn in of_round) for of_round in zip(*turns.values(), strict=True)]
     return [
