@@ -3,7 +3,9 @@
 `python docs/make_pictures.py` draws those of the concepts page. With `--weights=FILE`, the weights of a DINOv2 ViT-S/14
 (`vit_small_patch14_dinov2`), it also draws the front page's and prints the numbers of its caption; the photographs are
 those of scikit-image (`pip install scikit-image`; the coffee cup is CC0, by Rachel Michetti, courtesy of Pikolo
-Espresso Bar). `docs/results.md` says which file of weights its numbers are of.
+Espresso Bar). `docs/results.md` says which file of weights its numbers are of. With `--detector=RUN --cells=BCCD`, a
+run of `configs/dense/bccd.py` and its directory of images, it draws what the run finds in one of its test images; the
+photographs of BCCD are under the MIT licence (https://github.com/Shenggan/BCCD_Dataset).
 """
 
 import argparse
@@ -17,7 +19,11 @@ from flax import nnx
 from PIL import Image, ImageDraw
 
 import jaxprune
+from jaxprune.commands.predict.objects import found
+from jaxprune.commands.shared.object_pictures import draw
 from jaxprune.data import Scenes, load_images
+from jaxprune.data.objects.open_objects import open_objects
+from jaxprune.evaluate.detection import TestedImage
 from jaxprune.nn.params import jitted
 from jaxprune.nn.tokens import coordinates
 from jaxprune.ops.patches import patchify
@@ -25,6 +31,7 @@ from jaxprune.reduction import Plan, apply
 from jaxprune.reduction.kmedoids import kmedoids
 from jaxprune.reduction.parts.radial_patterns import disc, radii
 from jaxprune.report.pictures.base import INK, MUTED, to_uint8
+from jaxprune.report.pictures.label_map import palette
 from jaxprune.report.pictures.layout import beside
 from jaxprune.report.pictures.marks import mask_patches
 from jaxprune.report.pictures.text import load_font
@@ -124,6 +131,38 @@ def front(weights: str) -> None:
     Image.fromarray(beside(panels, GAP)).quantize(256).save(OUT / "front.png", optimize=True)
 
 
+CELLS_PLAN = "tome:r=20"
+PHOTO, LARGE, COLOURS = (320, 240), 2, 256  # sides of a panel, at whose double boxes are drawn; colours of the file
+
+
+def cells(run: str, directory: str) -> None:
+    """Draws the boxes of the first test image with all classes: annotated, and found dense and under a plan."""
+    model, names = jaxprune.checkpoints.load_model(run), jaxprune.checkpoints.load_card(run).class_names
+    source = open_objects("voc", path=directory, split="test")
+    index = next(i for i in range(len(source)) if {each.label for each in source.objects(i)} == set(range(len(names))))
+    image, colours = source[index]["image"], palette(len(names))
+    annotated = [
+        {"bbox": (x0, y0, x1 - x0, y1 - y0), "category_id": label}
+        for (x0, y0, x1, y1), label, *_ in source.objects(index)
+    ]
+    entries = {
+        "annotated": annotated,
+        "dense network": found(model, image),
+        f"under {CELLS_PLAN}": found(apply(model, Plan.from_text(CELLS_PLAN)), image),
+    }
+    shown = np.asarray(Image.fromarray(image).resize([LARGE * side for side in PHOTO], Image.Resampling.LANCZOS))
+    tested = TestedImage(index, shown, image.shape[:2], [])
+    panels = []
+    for title, boxes in entries.items():
+        classes = [each["category_id"] for each in boxes]
+        bare = [{"bbox": each["bbox"]} for each in boxes]  # scores would hide the cells
+        drawn = Image.fromarray(draw(tested, bare, classes, colours)).resize(PHOTO, Image.Resampling.LANCZOS)
+        counts = ", ".join(f"{classes.count(k)} {name}" for k, name in enumerate(names))
+        panels.append(captioned(np.asarray(drawn), title, counts))
+    print(f"{source.path(index)}: colours {dict(zip(names, colours, strict=True))}")
+    Image.fromarray(beside(panels, GAP)).quantize(COLOURS).save(OUT / "cells.png", optimize=True)
+
+
 def spread(values: np.ndarray) -> str:
     """A value, or the lowest and the highest of several."""
     return " to ".join(dict.fromkeys(f"{value:.2f}" for value in (values.min(), values.max())))
@@ -146,9 +185,13 @@ def captioned(picture: np.ndarray, first: str, second: str) -> np.ndarray:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weights", help="of a DINOv2 ViT-S/14, under any published names")
+    parser.add_argument("--detector", help="a run of configs/dense/bccd.py")
+    parser.add_argument("--cells", help="the directory BCCD, which that run was trained on")
     arguments = parser.parse_args()
     OUT.mkdir(exist_ok=True)
     assign()
     block()
     if arguments.weights:
         front(arguments.weights)
+    if arguments.detector and arguments.cells:
+        cells(arguments.detector, arguments.cells)

@@ -1,14 +1,15 @@
 """Blood cells: boxes of red and white cells and platelets in 364 photographs of 640 × 480 pixels (BCCD), on DINOv2.
 
-python -m jaxprune.main --config=configs/dense/bccd.py --config.data.path=BCCD --config.model.weights=FILE
+python -m jaxprune.main --config=configs/dense/bccd.py[:small=true] --config.data.path=BCCD --config.model.weights=FILE
 
 BCCD is the directory of that name in https://github.com/Shenggan/BCCD_Dataset, PASCAL VOC's layout with lists of 292
 images to train on and 72 to test on; FILE holds the weights of `vit_small_patch14_dinov2`. Images are resized to fit
-560 × 560 pixels, a grid of 40 × 40; there are no masks. `--config.frozen=True` trains pyramid and heads alone. To
-compare plans afterwards:
+560 × 560 pixels, a grid of 40 × 40; there are no masks. `--config.frozen=True` trains pyramid and heads alone. With
+`small=true` that is what is done, at 280 × 280 pixels and with smaller heads, in half an hour on a CPU core
+(docs/results.md has its results). To compare plans afterwards:
 
 python -m jaxprune.main --config=configs/dense/bccd.py --config.detector=runs/bccd --config.data.source= \\
-    --config.plans="('tome:rounds=2','topk:restore=last')" --config.keep_rate=0.7 --workdir=runs/bccd_plans
+    --config.plans="('tome:r=20','topk@9:keep_rate=0.5,restore=last')" --config.rounds=5 --workdir=runs/bccd_plans
 """
 
 from jaxprune.commands import detect
@@ -16,7 +17,7 @@ from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
-    args = parse_arg(arg)
+    args = parse_arg(arg, small=False)
     config = detect.recipe(
         batch_size=4,
         steps=2000,
@@ -65,4 +66,15 @@ def get_config(arg=None):
             "std": (0.229, 0.224, 0.225),
         },
     )
+    if args.small:
+        _shrink(config)
     return detect.smoke(config) if args.smoke else config
+
+
+def _shrink(config):
+    """Trains pyramid and heads on a frozen encoder, at half of the side."""
+    config.update(batch_size=2, steps=900, frozen=True, eval_every=0, checkpoint_every=100)
+    config.model.drop_path_rate = 0.0
+    config.head.update(features=64, roi_batch=64, after_nms=(150, 150))
+    config.optimizer.update(lr=4e-4, milestones=(0.75, 0.92), warmup_steps=50)
+    config.data.update(img_size=280, scale=(0.75, 1.25))

@@ -192,14 +192,14 @@ class Runner:
 
     Args:
       module: a network or a scorer.
-      images: normalised images, (b, h, w, c), or clips.
+      images: normalised images, (b, h, w, c), or clips; or whatever arrays `call` takes.
       call: the function to time; by default a network's logits, of each image or of each pixel.
 
     Attributes:
       program: the compiled program, for its FLOPs and memory.
     """
 
-    def __init__(self, module: Any, images: jax.Array, call: Callable[[Any, jax.Array], Any] | None = None):
+    def __init__(self, module: Any, images: Any, call: Callable[[Any, Any], Any] | None = None):
         parts = split(module)
         # Only the logits, so that XLA drops the computation of aux.
         call = call or logits

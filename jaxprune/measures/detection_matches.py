@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from jaxprune.errors import UserError
 from jaxprune.measures.average_precision import library
 from jaxprune.measures.intervals import Interval
 
@@ -119,6 +120,27 @@ def _sorted(parts: Sequence[tuple[Any, ...]], counts: np.ndarray) -> ClassMatche
     order = np.argsort(-scores, kind="mergesort")
     right, ignored = (np.concatenate([part[i] for part in parts], axis=1)[:, order] for i in (2, 3))
     return ClassMatches(images[order], right, ignored, counts)
+
+
+def at_overlap(by_class: Sequence[ClassMatches], overlap: float) -> tuple[ClassMatches, ...]:
+    """Returns the matches at one overlap alone: AP50 and its interval are those of `at_overlap(by_class, 0.5)`.
+
+    >>> import numpy as np
+    >>> right = np.arange(10)[:, None] < 7  # one detection, which overlaps its object by .82
+    >>> found = ClassMatches(np.array([0]), right, np.zeros((10, 1), bool), np.array([1]))
+    >>> [precision_of(part, np.ones(1, int)) for part in ([found], at_overlap([found], 0.5), at_overlap([found], 0.9))]
+    [0.7, 1.0, 0.0]
+
+    Args:
+      overlap: one of `OVERLAPS`.
+
+    Raises:
+      UserError: it is none of them.
+    """
+    (rows,) = np.nonzero(np.isclose(OVERLAPS, overlap))
+    if not len(rows):
+        raise UserError(f"Detections are matched at overlaps of 0.5, 0.55 … 0.95, not at {overlap}: use one of them.")
+    return tuple(part._replace(right=part.right[rows], ignored=part.ignored[rows]) for part in by_class)
 
 
 def precision_of(by_class: Sequence[ClassMatches], times: Int[np.ndarray, "n"]) -> float:

@@ -25,7 +25,7 @@ from jaxprune.nn.params import split
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIGS = ROOT / "configs/dense"
-NAMES = ("coco.py", "scenes_detect.py", "bccd.py")
+NAMES = ("coco.py", "scenes_detect.py", "bccd.py", "bccd.py:small=true")
 
 
 def config(name, **changes):
@@ -126,6 +126,10 @@ def test_sources_of_a_config_have_the_same_classes_in_every_split(tmp_path):
     assert (len(train), len(held_out)) == (2, 1)
     truth = Truth.of(held_out)
     assert truth.content["images"][0]["width"] == 40 and truth.content["annotations"][0]["category_id"] == 3
+    inputs.require_room(train, made.data)
+    made.data.num_objects = 1
+    with pytest.raises(UserError, match=r"a\.jpg has an image of 2 objects.*config\.data\.num_objects=1: use 2"):
+        inputs.require_room(train, made.data)
     made.data.eval_split = "val"
     with pytest.raises(UserError, match=r"no list ImageSets/Main/val\.txt: choose one of test, train"):
         inputs.source(made, "eval")
@@ -192,6 +196,7 @@ def trained(tmp_path_factory):
 def test_a_run_has_scores_with_intervals_a_report_and_a_network(trained):
     workdir, summary = trained
     assert summary["box_AP_low"] <= summary["box_AP"] <= summary["box_AP_high"] and summary["images"] == 12
+    assert summary["box_AP50_low"] <= summary["box_AP50"] <= summary["box_AP50_high"]
     assert 0 <= summary["mask_AP"] <= 1 and summary["classes"] == 10 and summary["steps"] == 4
     page = (workdir / "report.html").read_text()
     for word in ("box AP", "mask AP", "AP50", "AP75", "medium", "12 images", "crescent", "95 % interval over images"):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from support import golden
 
+from jaxprune.errors import UserError
 from jaxprune.measures.average_precision import average_precision, encode
-from jaxprune.measures.detection_matches import interval, matches, paired_interval, precision_of
+from jaxprune.measures.detection_matches import at_overlap, interval, matches, paired_interval, precision_of
 
 pytest.importorskip("faster_coco_eval")
 FILE = golden("dense/coco_ap")
@@ -20,6 +21,9 @@ def test_every_image_once_gives_the_published_average_precision(kind):
     once = np.ones(len(ANNOTATIONS["images"]), int)
     published = float(FILE[f"out/{kind}/stats"][FILE["out/stat_names"].tolist().index("AP")])
     assert precision_of(by_class, once) == pytest.approx(published, abs=1e-9)
+    for name, overlap in (("AP50", 0.5), ("AP75", 0.75)):
+        published = float(FILE[f"out/{kind}/stats"][FILE["out/stat_names"].tolist().index(name)])
+        assert precision_of(at_overlap(by_class, overlap), once) == pytest.approx(published, abs=1e-9)
     per_class = average_precision(ANNOTATIONS, DETECTIONS, kind).per_class
     ours = [precision_of([matched], once) for matched in by_class]
     np.testing.assert_allclose(ours, per_class, atol=1e-9)
@@ -88,6 +92,14 @@ def test_intervals_narrow_with_images_and_a_detector_does_not_differ_from_itself
     worse = matches(content, [result for result in detections if result["image_id"] % 20 != 3])
     gap = paired_interval(worse, many)
     assert gap.high < 0 and gap.value == pytest.approx(interval(worse).value - interval(many).value)
+
+
+def test_one_overlap_has_an_interval_too_and_only_those_of_coco_exist():
+    by_class = matches(*scenes(40, 1))
+    span = interval(at_overlap(by_class, 0.5))
+    assert span.low < span.value < span.high and span.value > interval(by_class).value
+    with pytest.raises(UserError, match=r"not at 0\.3"):
+        at_overlap(by_class, 0.3)
 
 
 def test_nothing_detected_is_zero_and_nothing_annotated_is_none():

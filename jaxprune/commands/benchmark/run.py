@@ -9,6 +9,7 @@ from flax import nnx
 
 from jaxprune import models
 from jaxprune.bench.costs import BenchmarkRow, costs
+from jaxprune.bench.detector_parts import PartTime, part_times
 from jaxprune.bench.publish import publish
 from jaxprune.commands import segment
 from jaxprune.commands.benchmark import by_image, page
@@ -16,6 +17,7 @@ from jaxprune.commands.shared import inputs, networks, plans_page, reporting
 from jaxprune.commands.shared.dense_networks import WITHOUT_EXITS
 from jaxprune.config import Config
 from jaxprune.dense.dtop import DToP
+from jaxprune.dense.mask_rcnn import MaskRCNN
 from jaxprune.dense.parts.base import DenseNetwork
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.contestants import Contestant, contestant, contestants, on_smaller_images, random_images
@@ -24,7 +26,7 @@ from jaxprune.files import make_directory
 from jaxprune.nn.host import Host
 from jaxprune.open import Classifier
 from jaxprune.reduction import Plan, standalone
-from jaxprune.report import Section, findings
+from jaxprune.report import Section, findings, spread
 from jaxprune.report.table import Table
 
 
@@ -37,6 +39,7 @@ class Measured(NamedTuple):
       comparison: the results on images; None without images.
       class_names: of the images; empty without images.
       model: the network that is called dense.
+      parts: of a detector, the times of its parts.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Measured(NamedTuple):
     comparison: plans.Comparison | None
     class_names: Sequence[str]
     model: Any = None
+    parts: Table[PartTime] = Table()
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
@@ -51,7 +55,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
     Costs and speed are for one device. Accuracy is measured on all devices of `config.mesh`, if there are images, of
     the run or of `config.data`; of a segmentation network, `segment` measures mIoU, and of a detector `detect` AP. Of a
-    network that spends by image each exit is measured, and thresholds for budgets.
+    network that spends by image each exit is measured, and thresholds for budgets; of a detector, its parts are timed
+    apart too.
     """
     if networks.spends_by_image(config):
         return by_image.benchmark(config, workdir)
@@ -93,7 +98,11 @@ def measure(config: Config, workdir: Path, hard_at: Sequence[float] = ()) -> Mea
     make_directory(workdir)
     name = classifier.origin if classifier else config.model.name
     publish(f"{name}, batch {config.batch_size}", rows.flat(), workdir / "benchmark.csv")
-    return Measured(name, rows, comparison, names, model)
+    parts: Table[PartTime] = Table()
+    if isinstance(model, MaskRCNN):
+        parts = Table(part_times(model, config.batch_size, config.rounds))
+        publish(f"{name}, parts of the dense network", parts.flat(), workdir / "parts.csv")
+    return Measured(name, rows, comparison, names, model, parts)
 
 
 def describe(config: Config, section: Section, measured: Measured) -> None:
@@ -106,6 +115,12 @@ def describe(config: Config, section: Section, measured: Measured) -> None:
     )
     images = measured.comparison.images if measured.comparison else 0
     page.describe(section, measured.rows, rounds=config.rounds, classes=len(measured.class_names), images=images)
+    if measured.parts:
+        section.table(
+            measured.parts,
+            caption=f"Parts of the dense network, compiled one by one; {spread.ranges(config.rounds)}. A plan makes "
+            "the backbone alone cheaper.",
+        )
     if measured.comparison:
         if measured.comparison.on_hard:
             section.text(plans_page.rivals(measured.model))

@@ -8,6 +8,7 @@ from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.config import Config
 from jaxprune.data.objects.coco import CocoObjects
 from jaxprune.data.objects.open_objects import open_objects
+from jaxprune.data.objects.voc import VocObjects
 from jaxprune.errors import UserError
 
 # The settings of `config.data` that the sources take as they are.
@@ -49,14 +50,14 @@ def require_same_classes(class_names: Any, held_out: Any, origin: str) -> None:
 
 
 def require_room(examples: Any, data: Config) -> None:
-    """Refuses COCO's annotations that do not fit the places of a batch, before hours of training.
+    """Refuses annotations of COCO or VOC that do not fit the places of a batch, before hours of training.
 
     Objects whose polygons are cut by a crop may have a few more edges and polygons.
 
     Raises:
       UserError: an image or an object has more than there are places.
     """
-    if not isinstance(examples, CocoObjects):
+    if not isinstance(examples, CocoObjects | VocObjects):
         return
     polygons = data.masks == "polygons"
     for index in range(len(examples)):

@@ -14,7 +14,7 @@ from jaxprune.config import Config
 from jaxprune.data.objects.truth import Truth
 from jaxprune.evaluate.detection import DetectionOutcome
 from jaxprune.files import make_directory
-from jaxprune.measures.detection_matches import DRAWS, interval, paired_interval
+from jaxprune.measures.detection_matches import DRAWS, at_overlap, interval, paired_interval
 from jaxprune.measures.intervals import NO_INTERVAL, Interval
 from jaxprune.report import Section
 from jaxprune.report.table import Table, column
@@ -32,7 +32,7 @@ class KindRow:
 
     kind: str = column("of")
     ap: Interval = column("AP", format=".3g", ends=("low", "high"))
-    ap50: float = column("AP50", format=".3g")
+    ap50: Interval = column("AP50", format=".3g", ends=("AP50 low", "AP50 high"))
     ap75: float = column("AP75", format=".3g")
     small: float | None = column("small", format=".3g")
     medium: float | None = column("medium", format=".3g")
@@ -60,6 +60,7 @@ class NetworkRow:
     mask: float | None = column("mask AP", format=".3g")
     images_per_second: float | None = column("images/s", format=".3g", default=None)
     promise: Promise | None = None
+    ap50: Interval | None = column("box AP50", format=".3g", ends=("AP50 low", "AP50 high"), default=None)
 
 
 def describe(
@@ -108,7 +109,7 @@ def _head(
     dense_page.add_tiles(section, summary, scores, BOOTSTRAP)
     section.table(
         _kinds(outcome),
-        caption=f"AP over overlaps from .5 to .95 with its {BOOTSTRAP}, at .5 and at .75, and of small (below 32² "
+        caption=f"AP over overlaps from .5 to .95 and at .5 with their {BOOTSTRAP}, at .75, and of small (below 32² "
         f"pixels), medium and large (from 96²) objects, of {summary['images']} images; empty where there are none.",
     )
     if dense_page.trains(summary):
@@ -123,7 +124,8 @@ def _kinds(outcome: DetectionOutcome) -> Table[KindRow]:
     for kind, precision in outcome.precision.items():
         numbers = precision.summary
         areas = [numbers[name] if numbers[name] >= 0 else None for name in AREAS]
-        rows.append(KindRow(TITLES[kind], interval(outcome.matches[kind]), numbers["AP50"], numbers["AP75"], *areas))
+        spans = (interval(matched) for matched in (outcome.matches[kind], at_overlap(outcome.matches[kind], 0.5)))
+        rows.append(KindRow(TITLES[kind], *spans, numbers["AP75"], *areas))
     return Table(rows)
 
 
@@ -132,8 +134,9 @@ def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested[Detection
     for name, (outcome, gflops, cost) in tests.items():
         difference = paired_interval(outcome.matches["bbox"], dense.matches["bbox"]) if rows else NO_INTERVAL
         mask = outcome.precision["segm"].summary["AP"] if "segm" in outcome.precision else None
-        speed = () if cost is None else (cost.images_per_second, cost.promise)
-        rows.append(NetworkRow(name, gflops, interval(outcome.matches["bbox"]), difference, mask, *speed))
+        speed = (None, None) if cost is None else (cost.images_per_second, cost.promise)
+        ap50 = interval(at_overlap(outcome.matches["bbox"], 0.5))
+        rows.append(NetworkRow(name, gflops, interval(outcome.matches["bbox"]), difference, mask, *speed, ap50))
     timed = " Speed was measured in turns, heads included." if any(test.cost for test in tests.values()) else ""
     dense_page.add_comparison(
         section,
@@ -141,9 +144,9 @@ def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested[Detection
         Table(rows),
         field="box",
         score="box AP",
-        columns=("mask",),
+        columns=("ap50", "mask"),
         caption=f"Each network, with the {BOOTSTRAP}, {dense.images} images; difference: of box AP from the first row, "
-        f"on the same images. GFLOPs of one image, heads included.{timed}",
+        f"on the same images. AP50: at an overlap of .5. GFLOPs of one image, heads included.{timed}",
     )
 
 

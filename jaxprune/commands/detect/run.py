@@ -19,7 +19,7 @@ from jaxprune.data.objects.truth import Truth
 from jaxprune.evaluate.contestants import gflops
 from jaxprune.evaluate.detection import DetectionOutcome, measure
 from jaxprune.measures.average_precision import library
-from jaxprune.measures.detection_matches import interval
+from jaxprune.measures.detection_matches import at_overlap, interval
 from jaxprune.nn.params import Split, merge
 from jaxprune.train.detection_optimizer import decays, warmup_steps
 from jaxprune.train.encoder_rates import rate_scales
@@ -165,8 +165,9 @@ def _scores(outcome: DetectionOutcome) -> dict[str, Any]:
     """The summary of a test: average precision with its intervals."""
     scores: dict[str, Any] = {**_metrics(outcome), "images": outcome.images, "detections": outcome.detections}
     for kind, matched in outcome.matches.items():
-        span = interval(matched)
-        scores |= {f"{KINDS[kind]}_AP_{end}": getattr(span, end) for end in ("low", "high")}
+        for name, part in (("AP", matched), ("AP50", at_overlap(matched, 0.5))):
+            span = interval(part)
+            scores |= {f"{KINDS[kind]}_{name}_{end}": getattr(span, end) for end in ("low", "high")}
     return scores
 
 

@@ -11,6 +11,7 @@ from jaxprune.commands.shared import networks, object_pictures, reporting
 from jaxprune.config import Config
 from jaxprune.data.augment_objects import detector_input
 from jaxprune.data.joint.detection import TestObjects
+from jaxprune.dense import Detector
 from jaxprune.evaluate.collectors.detections import DetectionCollector
 from jaxprune.evaluate.detection import TestedImage
 from jaxprune.report.pictures.label_map import legend, palette
@@ -23,13 +24,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     model, names, origin = networks.with_head(config)
     image = picture.read(config)
     model = networks.under_plan(config, model)
-    record = model.preprocessing
-    prepared = picture.batch_of_one(TestObjects(max(record.sides)), {"image": image})
-    batch = {"index": np.zeros(1, np.int32), **prepared}
-    images, sizes, _ = detector_input(batch, mean=record.mean, std=record.std)
-    collector = DetectionCollector({}, [0], range(len(names)))
-    collector.update(batch, jax.jit(model)(images, sizes))
-    results = [result for result in collector.detections if result["score"] >= LEAST]
+    results = found(model, image)
     classes, colours = [result["category_id"] for result in results], palette(len(names))
     shape: Any = image.shape[:2]
     drawn = object_pictures.draw(TestedImage(0, image, shape, results), results, classes, colours)
@@ -45,3 +40,21 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         if rows:
             section.table(rows, formats={"score": ".1%"}, caption="Boxes: left, top, width and height in pixels.")
     return {"objects": len(results), "classes": [names[k] for k in classes], "picture": str(path)}
+
+
+def found(model: Detector, image: np.ndarray) -> list[dict[str, Any]]:
+    """Returns what a detector finds in an image, as COCO's results whose categories are from 0.
+
+    Detections with a score below `LEAST` are left out.
+
+    Args:
+      model: the detector, dense or under a plan.
+      image: uint8 (h, w, 3), of any size.
+    """
+    record = model.preprocessing
+    prepared = picture.batch_of_one(TestObjects(max(record.sides)), {"image": image})
+    batch = {"index": np.zeros(1, np.int32), **prepared}
+    images, sizes, _ = detector_input(batch, mean=record.mean, std=record.std)
+    collector = DetectionCollector({}, [0], range(model.num_classes))
+    collector.update(batch, jax.jit(model)(images, sizes))
+    return [result for result in collector.detections if result["score"] >= LEAST]
