@@ -11,6 +11,8 @@ python -m jaxprune.main --config=configs/tune.py --config.model.weights=FILE --c
                                                      --config.alpha=0.1 only if the risk is at most 10 %
                                                      (or throughput in images/s, memory in MiB)
 
+A segmentation network, --config.run=RUN of configs/dense/*.py, is bounded in shares of pixels, not of images.
+
 The search covers methods, blocks, counts and combinations. Costs are predicted from block times measured on this
 device, risks are estimated on half of the images, and the plans on the Pareto front are tested on the other half: with
 probability 1 - delta the chosen plan keeps its bound. `plan.txt` holds the plan on one line; `tune.csv` and

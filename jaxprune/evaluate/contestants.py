@@ -94,11 +94,14 @@ def on_smaller_images(
 
     Args:
       candidates: by name; one of them is `DENSE`.
-      shares: fractions of the patches of the images; by default those of the plans' FLOPs.
+      shares: fractions of the patches of the images, of a network around a host of its FLOPs; by default those of the
+        plans' FLOPs.
     """
     dense = candidates[DENSE].model
     if isinstance(dense, AroundHost):
-        return _on_smaller_maps(dense, [candidate.gflops() for candidate in candidates.values()])
+        if shares is None:
+            return _on_smaller_maps(dense, [candidate.gflops() for candidate in candidates.values()])
+        return _on_smaller_maps(dense, [share * candidates[DENSE].gflops() for share in shares])
     if not isinstance(dense, Host):
         return {}
     if shares is None:
@@ -118,7 +121,8 @@ def _on_smaller_maps(dense: Any, costs: Sequence[float]) -> dict[str, Contestant
     Sizes keep the ratio of the sides, as far as whole patches can.
     """
     site, sides = dense.encoder.sites()[0], dense.preprocessing.sides
-    if dense.plan is not None or len(sides) != 2 or len(site.grid) != 2:
+    reduces = dense.plan is not None and dense.plan.steps_for(len(dense.encoder.sites()))
+    if reduces or len(sides) != 2 or len(site.grid) != 2:
         return {}
     rows, columns = site.grid
     patch = [side // count for side, count in zip(sides, site.grid, strict=True)]

@@ -45,6 +45,27 @@ def share(count: int, total: int) -> Interval:
     return Interval(count / max(total, 1), *wilson_interval(count, total))
 
 
+def mean_share(shares: Real[np.ndarray, "n"]) -> Interval:
+    """Returns the mean of numbers in [0, 1] with a Wilson interval; of zeros and ones it is that of their share.
+
+    It is that of as many zeros and ones as say as much about the mean: the less the numbers vary, the more these are,
+    up to n² as few numbers may happen to be equal.
+
+    >>> mean_share(np.array([0, 1, 1, 1])) == share(3, 4)
+    True
+    >>> round(mean_share(np.array([0.2, 0.4, 0.6, 0.8])).half, 4), round(share(8, 16).half, 4)
+    (0.22, 0.22)
+    """
+    values = np.asarray(shares, np.float64)
+    total = values.sum()
+    if not len(values) or ((values == 0) | (values == 1)).all():
+        return share(int(total), len(values))
+    mean = float(total / len(values))
+    most = mean * (1 - mean)  # the variance of zeros and ones
+    count = len(values) * most / max(float(values.var()), most / len(values))
+    return Interval(mean, *wilson_interval(mean * count, count))
+
+
 def paired_difference(first: Bool[np.ndarray, "n"], second: Bool[np.ndarray, "n"]) -> Interval:
     """Returns the difference of two shares of the same images, with its interval, paired by image.
 

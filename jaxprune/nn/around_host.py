@@ -12,9 +12,11 @@ class AroundHost(nnx.Module):
 
     Attributes:
       encoder: the host; `reduction.apply` exchanges it for one that follows a plan.
+      training_images: see `Host`.
     """
 
     encoder: Host
+    training_images: Any = None
 
     def follow(self, encoder: Host) -> None:
         """Takes another form of the host, one that follows a plan; `reduction.apply` calls it."""

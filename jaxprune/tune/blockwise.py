@@ -10,8 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxprune.data.joint.segmentation import TestMaps
 from jaxprune.evaluate import Forward
 from jaxprune.evaluate.forwards import over_views, pixels
+from jaxprune.evaluate.segmentation.at_test import TestTime
+from jaxprune.evaluate.segmentation.measure import classes_of
+from jaxprune.nn.around_host import host_of
 from jaxprune.nn.host import at_path
 from jaxprune.nn.params import copied, merge, split
 from jaxprune.nn.reducible import Reducible
@@ -56,19 +60,32 @@ class Programs:
         """Returns the program of a block and its inputs, compiling it if it is new."""
         parts = split(block)
         inputs = ({**parts.params, **parts.rest}, tokens, attended)
+
+        def run(arrays: Any, tokens: Tokens, attended: Attended) -> Any:
+            return merge(parts.graph, arrays, {})(tokens, attended, grid=grid, taps=taps)
+
+        key, program = self._compile((parts.graph, grid, taps), run, inputs)
+        return Call(key, program, inputs, tokens.x.shape[1])
+
+    def run(self, key: Hashable, function: Callable[..., Any], *inputs: Any) -> Any:
+        """Returns `function(*inputs)`, compiled if it is new.
+
+        Args:
+          key: equal for two functions that compute the same.
+        """
+        return self._compile(key, function, inputs)[1](*inputs)
+
+    def _compile(self, key: Hashable, function: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[Hashable, Any]:
         leaves, layout = jax.tree.flatten(inputs)
-        key = (parts.graph, layout, tuple((x.shape, x.dtype, x.sharding) for x in leaves), grid, taps)
+        kinds = tuple((x.shape, x.dtype, x.sharding) for x in leaves)
+        key = (key, layout, kinds)
         if key not in self._compiled:
-
-            def run(arrays: Any, tokens: Tokens, attended: Attended) -> Any:
-                return merge(parts.graph, arrays, {})(tokens, attended, grid=grid, taps=taps)
-
-            lowered = jax.jit(run).lower(*inputs)
-            same = (lowered.as_text(), lowered.in_tree, lowered.out_tree, key[2])
+            lowered = jax.jit(function).lower(*inputs)
+            same = (lowered.as_text(), lowered.in_tree, lowered.out_tree, kinds)
             if same not in self._by_text:
                 self._by_text[same] = lowered.compile()
             self._compiled[key] = self._by_text[same]
-        return Call(key, self._compiled[key], inputs, tokens.x.shape[1])
+        return key, self._compiled[key]
 
 
 class _Compiled(Reducible):
@@ -103,15 +120,16 @@ def compiled_blocks(model: Any, programs: Programs, note: Callable[[Call], None]
     """Returns a network with the same arrays whose blocks run as separate programs; do not compile it as a whole.
 
     Args:
-      model: a host, dense or under a plan.
+      model: a host, dense or under a plan, or a network around one.
       programs: the programs shared with other networks.
       note: called with every `Call` of a block, in order.
     """
     fast = copied(model)
-    fast.plan = model.plan
-    for site in model.sites(model.preprocessing.img_size):
+    host = host_of(fast)
+    host.plan = model.plan
+    for site in host.sites(model.preprocessing.img_size):
         path, _, last = site.path.rpartition(".")
-        parent = at_path(fast, path)
+        parent = at_path(host, path)
         if last.isdigit():
             parent[int(last)] = _Compiled(parent[int(last)], programs, note)
         else:
@@ -148,3 +166,45 @@ def outputs(model: Any, programs: Programs) -> Forward:
         return jnp.log(over_views(jax.nn.softmax(values), images)) if model.num_classes else over_views(values, images)
 
     return Forward.of(compiled_blocks(model, programs), call, compiled=False)
+
+
+def pixel_classes(model: Any, programs: Programs, time: TestTime, way: TestMaps) -> Forward:
+    """Returns what computes the class of each pixel by a segmentation network, uint8 (b, h, w), block by block.
+
+    A test by windows, mirrors or scales runs the network several times, so that its encoder's blocks cannot be part of
+    one program with the rest. First the images that it is run on are computed, then their maps, then the classes.
+
+    Args:
+      model: the network, dense or under a plan.
+      programs: the programs shared with other networks.
+      time: how it is tested.
+      way: the way of images into the batch.
+    """
+    record, parts, blocks = model.preprocessing, split(model), split(compiled_blocks(model, programs))
+    normalisation = (tuple(record.mean), tuple(record.std))
+
+    def inputs_of(batch: Mapping[str, jax.Array]) -> list[jax.Array]:
+        images: list[jax.Array] = []
+
+        def segment(pictures: jax.Array) -> jax.Array:
+            images.append(pictures)
+            return jnp.zeros((*pictures.shape[:3], model.num_classes))
+
+        classes_of(segment, batch, time, way, record)
+        return images
+
+    def of_maps(arrays: Any, maps: list[list[jax.Array]], batch: Mapping[str, jax.Array]) -> jax.Array:
+        network = merge(parts.graph, {**parts.params, **parts.rest, **arrays}, {})
+        waiting = iter(maps)
+        segment = lambda images: network.of_maps(next(waiting), images.shape[1:3])
+        return classes_of(segment, batch, time, way, record).astype(jnp.uint8)
+
+    def call(arrays: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+        pictures = {name: x for name, x in batch.items() if name.startswith(("image", "extent")) or name == "shape"}
+        network = merge(blocks.graph, arrays, {})
+        images = programs.run(("inputs", time, way, normalisation), inputs_of, pictures)
+        maps = [network.features(x) for x in images]
+        head = {name: x for name, x in arrays.items() if not name.startswith("encoder.")}
+        return programs.run(("classes", time, way, parts.graph), of_maps, head, maps, pictures)
+
+    return Forward(call, {**blocks.params, **blocks.rest}, compiled=False)

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from jaxprune import flops, reduction
+from jaxprune import reduction
 from jaxprune.errors import UserError
+from jaxprune.evaluate.contestants import gflops
+from jaxprune.nn.around_host import host_of
 from jaxprune.reduction import At, Plan
 from jaxprune.reduction.diffrate import published_plans
 from jaxprune.reduction.parts.plan import quarters
@@ -96,13 +98,13 @@ def own_weights(name: str, fast: Any, dense: Any, table: CostTable) -> Candidate
       dense: the dense network.
       table: the costs of its blocks.
     """
-    steps = fast.plan.steps_for(len(fast.sites()))
+    steps = fast.plan.steps_for(len(host_of(fast).sites()))
     methods = tuple(dict.fromkeys(at.method for at in steps))
     if set(methods) <= set(table.methods()):
         cost = table.predict(fast)
     else:
         # Its methods may have parameters and are not in the table: predicted by FLOPs until it is timed as a whole.
-        share = flops.of_model(fast).total / flops.of_model(dense).total
+        share = gflops(fast) / gflops(dense)
         cost = Cost(table.dense.seconds * share, table.dense.megabytes)
     places = tuple(at.layer for at in steps)
     return Candidate(name, "+".join(methods), places, 0.0, fast, cost, fingerprint(fast))
@@ -143,7 +145,7 @@ def candidates(
       predict: predicts the cost of a network.
       stairs: numbers of patches just below a step of the time; each plan is also tried with these, where they are near.
     """
-    by_plan, patches = {}, model.sites(model.preprocessing.img_size)[0].num_patches
+    by_plan, patches = {}, host_of(model).sites(model.preprocessing.img_size)[0].num_patches
     for where in map(tuple, places):
         if len(set(methods)) > 1 and len(where) < 2:
             continue

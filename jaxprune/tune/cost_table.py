@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from jaxprune import flops, reduction
 from jaxprune.bench.timing import interleaved_medians
+from jaxprune.dense.parts.base import DenseNetwork, Segmenter, map_features, map_grids
 from jaxprune.errors import UserError
 from jaxprune.evaluate.contestants import Runner, random_images
+from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.nn.block_cost import block_flops, through
 from jaxprune.reduction import DENSE, At, Plan
 from jaxprune.reduction.parts.base import is_idle
@@ -118,12 +121,15 @@ class CostTable(NamedTuple):
           model: the network.
           dense_model: the network that was measured, if `model` is not it under a plan: reads smaller images, say.
         """
-        dense_parts = _as_dense(model if dense_model is None else dense_model)
+        measured = model if dense_model is None else dense_model
+        dense_parts = _as_dense(measured)
         dense, reduced = (tuple(map(self._cost, blocks)) for blocks in (dense_parts, parts(model)))
         scale = max(self.dense.seconds - self.ends.seconds, 0.0) / sum(cost.seconds for cost in dense)
-        beside = self.dense.megabytes - max(cost.megabytes for cost in dense)
+        # A head around a host computes maps, which are smaller for smaller images.
+        fewer = _patches(model) / _patches(measured) if isinstance(model, AroundHost) else 1.0
+        beside = fewer * (self.dense.megabytes - max(cost.megabytes for cost in dense))
         return Cost(
-            self.ends.seconds + scale * sum(cost.seconds for cost in reduced),
+            fewer * self.ends.seconds + scale * sum(cost.seconds for cost in reduced),
             beside + max(cost.megabytes for cost in reduced),
         )
 
@@ -165,11 +171,12 @@ def _as_dense(model: Any) -> list[Part]:
 
 
 def _parts(model: Any, reducer_of: Callable[[Any], Any]) -> list[Part]:
-    sites, records, kinds = model.sites(model.preprocessing.img_size), [], {}
-    blocks = [(site, model.block_cost(site), reducer_of(model.block(site))) for site in sites]
+    sites, records, kinds = _sites(model), [], {}
+    host = host_of(model)
+    blocks = [(site, host.block_cost(site), reducer_of(host.block(site))) for site in sites]
     arriving = sites[0].num_prefix_tokens + sites[0].num_patches
     for (site, dense, reducer), (cost, rows) in zip(blocks, through(blocks, sites[0].num_patches), strict=True):
-        block = model.block(site)
+        block = host.block(site)
         arriving = arriving if site.removable and reducer is not None else rows.keys
         if reducer is not None and is_idle(type(reducer), reducer.step):
             reducer = None
@@ -183,6 +190,20 @@ def _parts(model: Any, reducer_of: Callable[[Any], Any]) -> list[Part]:
     return records
 
 
+def _sites(model: Any) -> Any:
+    """The blocks that a network runs: those of the maps that a head around a host reads, else all."""
+    host = host_of(model)
+    sites = host.sites(model.preprocessing.img_size)
+    if not isinstance(model, DenseNetwork):
+        return sites
+    ends = host.intermediate_layers()
+    return sites[: max(ends[index] for index in model.indices) + 1]
+
+
+def _patches(model: Any) -> int:
+    return _sites(model)[0].num_patches
+
+
 def probes(model: Any, methods: Iterable[str]) -> dict[str, Plan]:
     """Returns the probing plans, by method; methods that the network cannot follow are left out.
 
@@ -190,7 +211,7 @@ def probes(model: Any, methods: Iterable[str]) -> dict[str, Plan]:
       model: the dense network.
       methods: of token reduction.
     """
-    sites = model.sites(model.preprocessing.img_size)
+    sites = _sites(model)
     places = list(range(1, len(sites) - 1, 2)) or [len(sites) - 1]
     plans = {}
     for method in dict.fromkeys((BARE, *methods)):
@@ -214,7 +235,7 @@ def ladders(model: Any) -> list[Plan]:
     Args:
       model: the dense network.
     """
-    sites = model.sites(model.preprocessing.img_size)
+    sites = _sites(model)
     places = list(range(0, len(sites) - 1, 2))
     if not sites[0].removable or not places:
         return []
@@ -246,14 +267,15 @@ def measure(model: Any, methods: Sequence[str], batch_size: int, rounds: int) ->
     memory = lambda program: flops.temporary_bytes(program) / _MEGABYTE
     return CostTable(
         tuple((part, Cost(seconds[part], memory(call.program))) for part, call in calls.items()),
-        Cost(seconds["ends"] if _uniform(model) else 0.0, memory(ends.program)),
+        Cost(seconds["ends"] if isinstance(model, Segmenter) or _uniform(model) else 0.0, memory(ends.program)),
         Cost(seconds[DENSE], memory(dense.program)),
     )
 
 
 def _calls(network: Any, images: jax.Array, programs: Programs) -> dict[Part, Call]:
     calls: list[Call] = []
-    compiled_blocks(network, programs, calls.append).forward_features(images)
+    compiled = compiled_blocks(network, programs, calls.append)
+    (compiled.features if isinstance(compiled, DenseNetwork) else compiled.forward_features)(images)
     return dict(zip(reversed(parts(network)), reversed(calls), strict=True))  # the first of equal parts wins
 
 
@@ -264,8 +286,14 @@ def _run(call: Call) -> Callable[[], Any]:
 def _ends(model: Any, images: jax.Array) -> Runner:
     """Runs embedding, final norm and head, without blocks in between."""
 
-    def call(network: Any, images: jax.Array) -> jax.Array:
-        tokens = network.run_blocks(images, stop=0).tokens
+    def call(network: Any, images: jax.Array) -> Any:
+        tokens = host_of(network).run_blocks(images, stop=0).tokens
+        if isinstance(network, Segmenter):
+            # Maps of the right sizes, with the numbers of the images, so that nothing is known when it is compiled.
+            of_maps = (host_of(network), network.indices)
+            shapes = zip(map_grids(*of_maps), map_features(*of_maps), strict=True)
+            maps = [jnp.resize(images, (len(images), *grid, width)) for grid, width in shapes]
+            return tokens.x, network.of_maps(maps, images.shape[1:3])
         if not _uniform(network):
             return tokens.x
         return network.forward_head(tokens._replace(x=network.final_norm(tokens.x)))[0]
@@ -275,7 +303,7 @@ def _ends(model: Any, images: jax.Array) -> Runner:
 
 def _uniform(model: Any) -> bool:
     """Whether all blocks have the same width, so that the head fits after the embedding."""
-    return len({site.embed_dim for site in model.sites(model.preprocessing.img_size)}) == 1
+    return len({site.embed_dim for site in _sites(model)}) == 1
 
 
 def _between(points: Sequence[tuple[int, float]], rows: int) -> float:

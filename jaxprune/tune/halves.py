@@ -17,32 +17,38 @@ class Halves(NamedTuple):
     second: np.ndarray
 
 
-def require_enough(count: int, bound: Bound, settings: Settings, copies: str = "") -> None:
+def require_enough(count: int, bound: Bound, settings: Settings, copies: str = "", *, graded: bool = False) -> None:
     """Checks that half of so many images can show the bound.
 
     Args:
       copies: what to say of images that do not count.
+      graded: see `pareto_testing`.
 
     Raises:
       UserError: they are too few.
     """
-    fewest = 4 if bound.risk == 1 else max(4, pareto_testing.fewest_images(bound.risk, settings.delta))
+    fewest = 4 if bound.risk == 1 else max(4, pareto_testing.fewest_images(bound.risk, settings.delta, graded=graded))
     if count // 2 < fewest:
         raise UserError(
             f"{count} images are too few{copies}: half of them test, and to show a risk of at most {bound.risk:.3g} "
-            f"with confidence {1 - settings.delta:.3g} takes {fewest} without an error. Give {2 * fewest} or more."
+            f"with confidence {1 - settings.delta:.3g} takes {fewest} without "
+            f"{'a loss' if graded else 'an error'}. Give {2 * fewest} or more."
         )
 
 
-def halved(distinct: np.ndarray, count: int, bound: Bound, settings: Settings, lessons: str = "") -> Halves:
+def halved(
+    distinct: np.ndarray, count: int, bound: Bound, settings: Settings, lessons: str = "", *, graded: bool = False
+) -> Halves:
     """Splits images at random; of copies only the first counts, or they would be on both sides.
 
     Args:
       distinct: indices of the images that count, of `count`.
       lessons: what to say of those that do not because they taught a healed network.
+      graded: see `pareto_testing`.
     """
     if len(distinct) < count:
         copies = f"{count - len(distinct)} of {count} are copies of others"
-        require_enough(len(distinct), bound, settings, f" ({copies}{' or ' if lessons else ''}{lessons})")
+        why = f" ({copies}{' or ' if lessons else ''}{lessons})"
+        require_enough(len(distinct), bound, settings, why, graded=graded)
     order = np.random.default_rng(settings.seed).permutation(len(distinct))
     return Halves(*np.split(distinct[order], [len(order) - len(order) // 2]))

@@ -6,7 +6,9 @@ configurations are tested in order, the safest first, until one fails. This fixe
 family-wise error rate without a correction, because the order does not depend on the test data. Whichever of the passed
 configurations is chosen, P(its risk > α) ≤ δ.
 
-The loss of an image is 0 or 1, so the number of errors in n images is binomial, and the p-values are exact.
+Where the loss of an image is 0 or 1, the number of errors in n images is binomial, and the p-values are exact. Graded
+losses in [0, 1], such as shares of pixels, have those of `graded_losses`. Which of them holds is a property of the loss
+and not of the numbers found, or the choice itself could err.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,25 +19,46 @@ from scipy import special
 
 from jaxprune.errors import UserError
 from jaxprune.report.plots.pareto import pareto_front
+from jaxprune.tune import graded_losses
 
 
 class Tested(NamedTuple):
     """The test of one configuration.
 
     Attributes:
-      errors: number of errors.
+      errors: number of errors; of graded losses their sum.
       images: number of test images.
-      p_value: the probability of at most this many errors if the risk is α.
+      p_value: the probability of at most this many errors if the risk is α; of graded losses an upper bound on the
+        probability of so much evidence against it.
       passed: whether the p-value is at most δ.
       limit: upper bound on the risk; those of a sequence hold together with confidence 1 − δ (`stepwise_limits`), so
         also that of the configuration that is chosen.
+      graded: whether losses are graded.
     """
 
-    errors: int
+    errors: float
     images: int
     p_value: float
     passed: bool
     limit: float
+    graded: bool = False
+
+    @property
+    def text(self) -> str:
+        """Errors and images, such as "5 of 200", or "0.031 over 200" of graded losses."""
+        if self.graded:
+            return f"{self.errors / self.images:.3g} over {self.images}"
+        return f"{self.errors} of {self.images}"
+
+    @property
+    def evidence(self) -> str:
+        """The same before the word "images" in the reason of a choice."""
+        return f"a mean loss of {self.text}" if self.graded else f"{self.errors} errors in {self.images}"
+
+    @property
+    def failure(self) -> str:
+        """The same where a configuration fails, in the middle of a sentence."""
+        return f"with {self.evidence} images, too much" if self.graded else f"on {self.text} images, too many"
 
 
 def front(costs: Sequence[float], risks: Sequence[float]) -> list[int]:
@@ -84,16 +107,56 @@ def fixed_sequence(errors: Iterable[int], images: int, alpha: float, delta: floa
     Raises:
       UserError: delta is not a probability.
     """
+    return in_sequence((of_errors(count, images, alpha, delta) for count in errors), alpha)
+
+
+def in_sequence(tests: Iterable[Tested], alpha: float) -> list[Tested]:
+    """Returns the tests of a sequence until one fails, including the failed one, with limits that hold together.
+
+    Args:
+      tests: of single configurations, in order; consumed lazily.
+      alpha: the allowed risk.
+    """
+    done = []
+    for test in tests:
+        done.append(test)
+        if not test.passed:
+            break
+    limits = stepwise_limits([test.limit for test in done], [test.passed for test in done], alpha)
+    return [test._replace(limit=limit) for test, limit in zip(done, limits, strict=True)]
+
+
+def of_errors(errors: int, images: int, alpha: float, delta: float) -> Tested:
+    """Returns the test of a single configuration by its number of errors; see `fixed_sequence`."""
+    _require_probability(delta)
+    p = p_value(errors, images, alpha)
+    return Tested(errors, images, p, p <= delta, risk_limit(errors, images, delta))
+
+
+def of_losses(losses: np.ndarray, alpha: float, delta: float, *, graded: bool) -> Tested:
+    """Returns the test of a single configuration by its losses, one an image.
+
+    >>> of_losses(np.full(160, 0.03), 0.05, 0.1, graded=True).passed
+    True
+    >>> of_losses(np.arange(160) < 5, 0.05, 0.1, graded=False).passed  # .031 too, but all or nothing
+    False
+
+    Args:
+      losses: in [0, 1], (n,).
+      alpha, delta: see `fixed_sequence`.
+      graded: whether losses are graded; else they are 0 or 1.
+    """
+    if not graded:
+        return of_errors(int(losses.sum()), len(losses), alpha, delta)
+    _require_probability(delta)
+    p = graded_losses.p_value(losses, alpha)
+    limit = graded_losses.risk_limit(losses, delta)
+    return Tested(float(losses.sum()), len(losses), p, p <= delta, limit, graded=True)
+
+
+def _require_probability(delta: float) -> None:
     if not 0 < delta < 1:
         raise UserError(f"delta={delta} is not a probability between 0 and 1: use one such as 0.1.")
-    tests = []
-    for count in errors:
-        p = p_value(count, images, alpha)
-        tests.append(Tested(count, images, p, p <= delta, risk_limit(count, images, delta)))
-        if not tests[-1].passed:
-            break
-    limits = stepwise_limits([test.limit for test in tests], [test.passed for test in tests], alpha)
-    return [test._replace(limit=limit) for test, limit in zip(tests, limits, strict=True)]
 
 
 def stepwise_limits(limits: Sequence[float], passed: Sequence[bool], alpha: float) -> list[float]:
@@ -116,33 +179,40 @@ def stepwise_limits(limits: Sequence[float], passed: Sequence[bool], alpha: floa
     return [alpha if success else limit for limit, success in zip(limits, passed, strict=True)]
 
 
-def fewest_images(alpha: float, delta: float) -> int:
+def fewest_images(alpha: float, delta: float, *, graded: bool = False) -> int:
     """Returns the number of test images with which a configuration without errors passes.
 
-    >>> fewest_images(0.05, 0.1)
-    45
+    >>> fewest_images(0.05, 0.1), fewest_images(0.05, 0.1, graded=True)
+    (45, 49)
+
+    Args:
+      alpha, delta: see `fixed_sequence`.
+      graded: whether losses are graded.
 
     Raises:
       UserError: alpha is 0, which no number of images can show.
     """
     if not 0 < alpha < 1:
         raise UserError(f"A risk of at most {alpha} cannot be tested by counting errors: allow one between 0 and 1.")
+    if graded:
+        return graded_losses.fewest_images(alpha, delta)
     return int(np.ceil(np.log(delta) / np.log1p(-alpha)))
 
 
-def images_needed(images: int, alpha: float, delta: float) -> str:
-    """Returns in a sentence how many test images a bound needs, and how many errors it allows on those there are.
+def images_needed(images: int, alpha: float, delta: float, *, graded: bool = False) -> str:
+    """Returns in a sentence how many test images a bound needs, and what losses it allows on those there are.
 
     >>> images_needed(160, 0.05, 0.1)
     'A risk of at most 0.05 with confidence 0.9 needs 45 test images without an error; 160 may have 4.'
     """
     if alpha == 1:
         return f"Any risk is allowed; {images} test images say how large that of the chosen plan is at most."
+    fewest = fewest_images(alpha, delta, graded=graded)
+    needs = f"A risk of at most {alpha:.3g} with confidence {1 - delta:.3g} needs {fewest} test images without"
+    if graded:
+        return f"{needs} a loss; {images} may lose {graded_losses.largest_equal_loss(images, alpha, delta):.3g} each."
     passing = (errors for errors in range(images, -1, -1) if p_value(errors, images, alpha) <= delta)
-    return (
-        f"A risk of at most {alpha:.3g} with confidence {1 - delta:.3g} needs {fewest_images(alpha, delta)} test "
-        f"images without an error; {images} may have {next(passing, 0)}."
-    )
+    return f"{needs} an error; {images} may have {next(passing, 0)}."
 
 
 def choose(

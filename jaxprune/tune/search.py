@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxprune.measures.intervals import wilson_interval
+from jaxprune.measures.intervals import mean_share
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.pareto_testing import p_value
 
-Losses = Callable[[Candidate, int], np.ndarray]  # (candidate, index in SHARES) -> 0 or 1 per image
+Losses = Callable[[Candidate, int], np.ndarray]  # (candidate, index in SHARES) -> from 0 to 1 per image
 Pool = Callable[[tuple[str, ...]], list[Candidate]]  # one method, or two to mix -> plans within the bound
 
 SHARES = (0.25, 0.5, 1.0)  # of the estimation images: a plan is rejected on as few as possible
@@ -97,7 +97,7 @@ def _narrowed(plans: list[Candidate], losses: Losses, cost: Callable, alpha: flo
     """Rejects plans on growing shares of the images."""
     rejected = []
     for share in range(len(SHARES) - 1):
-        errors = {plan.name: losses(plan, share).astype(bool) for plan in plans}
+        errors = {plan.name: losses(plan, share) for plan in plans}
         fit = [plan for plan in plans if not hopeless(errors[plan.name], alpha)]
         fit = [plan for plan in fit if not _beaten(plan, fit, errors, cost)]
         names = {plan.name for plan in fit}
@@ -108,12 +108,12 @@ def _narrowed(plans: list[Candidate], losses: Losses, cost: Callable, alpha: flo
 
 def safe(losses: np.ndarray, alpha: float) -> bool:
     """Whether the risk is significantly below alpha (95 % Wilson interval)."""
-    return wilson_interval(int(losses.sum()), len(losses))[1] <= alpha
+    return mean_share(losses).high <= alpha
 
 
 def hopeless(losses: np.ndarray, alpha: float) -> bool:
     """Whether the risk is significantly above alpha (95 % Wilson interval)."""
-    return wilson_interval(int(losses.sum()), len(losses))[0] > alpha
+    return mean_share(losses).low > alpha
 
 
 def thinned(order: Sequence[Candidate], risks: Sequence[float], alpha: float, most: int) -> list[Candidate]:
@@ -130,11 +130,13 @@ def thinned(order: Sequence[Candidate], risks: Sequence[float], alpha: float, mo
 
 
 def _beaten(plan: Candidate, rivals: Sequence[Candidate], losses: Mapping[str, np.ndarray], cost: Callable) -> bool:
-    """Whether another plan costs no more and errs significantly less (sign test on the images where they differ)."""
-    errors = losses[plan.name]
+    """Whether another plan costs no more and loses significantly less (sign test on the images where they differ)."""
+    of_plan = losses[plan.name]
     for rival in rivals:
-        rival_errors = losses[rival.name]
-        worse, better = int((errors & ~rival_errors).sum()), int((rival_errors & ~errors).sum())
-        if cost(rival) <= cost(plan) and p_value(better, worse + better, 0.5) <= SIGNIFICANT:
+        of_rival = losses[rival.name]
+        worse, better = int((of_plan > of_rival).sum()), int((of_rival > of_plan).sum())
+        # Of graded losses, many small gains may cost more on a few images.
+        is_safer = of_rival.sum() < of_plan.sum()
+        if cost(rival) <= cost(plan) and is_safer and p_value(better, worse + better, 0.5) <= SIGNIFICANT:
             return True
     return False

@@ -4,7 +4,10 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from jaxprune.evaluate.contestants import contestant, on_smaller_images
+from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.open import rivals
+from jaxprune.reduction import DENSE
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cost_table import Cost
 
@@ -17,15 +20,20 @@ def candidates(model: Any, images: Any, kept: Iterable[float], predict: Callable
     Args:
       model: the dense network.
       images: an array, or a function that gives them by index: see `can_show`.
-      kept: fractions of the patches.
+      kept: fractions of the patches; of a network with a head around it, which stays as it is, of its FLOPs.
       predict: predicts the cost of a network.
     """
     if not can_show(images):
         return []
-    patches = model.grid[0] * model.grid[1]
+    if isinstance(model, AroundHost):
+        smaller = on_smaller_images({DENSE: contestant(model)}, tuple(kept))
+        networks = {name: candidate.model for name, candidate in smaller.items()}
+    else:
+        networks = rivals.smaller_images(model, kept)
+    patches = lambda network: host_of(network).grid[0] * host_of(network).grid[1]
     return [
-        Candidate(name, METHOD, (), network.grid[0] * network.grid[1] / patches, network, predict(network))
-        for name, network in rivals.smaller_images(model, kept).items()
+        Candidate(name, METHOD, (), patches(network) / patches(model), network, predict(network))
+        for name, network in networks.items()
     ]
 
 

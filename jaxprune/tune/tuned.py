@@ -4,8 +4,10 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from jaxprune.bench.timing import OverRounds
+from jaxprune.measures.intervals import Interval, share
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.pareto_testing import Tested
+from jaxprune.tune.pixel_losses import PixelScores
 from jaxprune.tune.requirement import Bound
 
 SMALLER = "next smaller, dense"
@@ -26,7 +28,8 @@ class Settings:
       limit: maximum number of plans to evaluate.
       most_tested: maximum number of plans of the front that are timed and may be tested.
       exhaustive: evaluate all plans of the methods, on all estimation images.
-      smaller_images: also try the same network on smaller images, with these fractions of the patches.
+      smaller_images: also try the same network on smaller images, with these fractions of the patches; a segmentation
+        network with these fractions of its FLOPs.
       seed: seed of the split in halves.
     """
 
@@ -53,18 +56,29 @@ class Row(NamedTuple):
       predicted: cost predicted by the table, with the time scaled by the ratio of the dense network's time when plans
         were timed to that in the table; None for the dense network, which sets the scale, and for another one.
       timed: seconds per batch over the rounds, and memory as `Cost.megabytes`; None if not timed as a whole.
-      errors, images: errors among the estimation images, and their number: only a part of them for a plan that the
-        search rejected; None if not estimated.
+      errors, images: errors among the estimation images, of graded losses their sum, and the number of images: only a
+        part of them for a plan that the search rejected; None if not estimated.
       tested: the test on the other images; None if not tested.
+      risk: of graded losses the mean with its interval.
+      pixels: of a segmentation network, its scores on the same images.
     """
 
     name: str
     gflops: float
     predicted: Cost | None = None
     timed: tuple[OverRounds, float] | None = None
-    errors: int | None = None
+    errors: float | None = None
     images: int | None = None
     tested: Tested | None = None
+    risk: Interval | None = None
+    pixels: PixelScores | None = None
+
+    @property
+    def interval(self) -> Interval | None:
+        """The estimated risk with its interval; None if not estimated."""
+        if self.errors is None or not self.images:
+            return None
+        return self.risk or share(int(self.errors), self.images)
 
     @property
     def cost(self) -> Cost:
@@ -90,7 +104,8 @@ class Tuned(NamedTuple):
       settings: the settings of the search.
       images: numbers of estimation and test images.
       healed: name of the healed network that was chosen; "" for a plan of the dense network, or none.
-      img_size: side of the smaller images, if these were chosen, else 0.
+      img_size: side of the smaller images, or rows and columns, if these were chosen, else 0.
+      about: what the risk is, in words.
     """
 
     plan: str
@@ -103,4 +118,5 @@ class Tuned(NamedTuple):
     settings: Settings
     images: tuple[int, int]
     healed: str = ""
-    img_size: int = 0
+    img_size: int | tuple[int, ...] = 0
+    about: str = ""

@@ -10,15 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxprune import flops, parallel, reduction
+from jaxprune import parallel, reduction
+from jaxprune.dense import Segmenter
+from jaxprune.dense.dtop import DToP
 from jaxprune.errors import UserError, quoted
 from jaxprune.evaluate import Batch, Stacked, run_over
+from jaxprune.evaluate.contestants import gflops
 from jaxprune.measures.image_cells import digest
+from jaxprune.measures.intervals import mean_share
+from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.nn.host import Host
 from jaxprune.ops.resize import resize
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import DENSE
-from jaxprune.tune import blockwise, cost_table, image_errors, pareto_testing, smaller_images
+from jaxprune.tune import blockwise, cost_table, pareto_testing, smaller_images
 from jaxprune.tune.candidates import (
     PUBLISHED,
     Candidate,
@@ -32,7 +37,10 @@ from jaxprune.tune.candidates import (
 from jaxprune.tune.copies import first_of_copies, in_order
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.halves import Halves, halved, require_enough
+from jaxprune.tune.loss_kinds import Arrays, ClassLoss, LossKind, PixelLoss
 from jaxprune.tune.pareto_testing import Tested
+from jaxprune.tune.pixel_images import PixelImages
+from jaxprune.tune.pixel_losses import PixelScores
 from jaxprune.tune.requirement import Bound
 from jaxprune.tune.search import SHARES, Searched, search, thinned
 from jaxprune.tune.smaller_network import next_smaller
@@ -51,7 +59,7 @@ Show = Callable[..., Iterable[Batch]]
 
 def tune(
     model: Any,
-    images: np.ndarray | Show,
+    images: np.ndarray | Show | PixelImages,
     *,
     bound: Bound,
     settings: Settings | None = None,
@@ -64,21 +72,23 @@ def tune(
 ) -> Tuned:
     """Returns the best plan for a network on this device, with a guarantee.
 
-    A random half of the images estimates the risks (`tune.image_errors`), and the other half tests: Pareto Testing
+    A random half of the images estimates the risks (`tune.loss_kinds`), and the other half tests: Pareto Testing
     (Laufer-Goldshtein et al., ICLR 2023). For a bound on risk, the result is the cheapest certified plan: with
     probability 1 − delta, its risk on images from the same distribution is within the bound. For a bound on cost, it is
     the plan with the smallest estimated risk within it, and with probability 1 − delta its risk is at most
     `tested.limit` of its row.
 
     Args:
-      model: a `Host`. A network trained under a plan is also evaluated with that plan.
+      model: a `Host`, or a segmentation network, whose losses are shares of pixels. A network trained under a plan is
+        also evaluated with that plan.
       images: resized and cropped for the network, pixels from 0 to 255, (n, h, w, 3); or a function that returns images
         by index. If it has an argument `record`, a `Preprocessing` of smaller images, the same network on smaller
-        images is tried too. An array is resized to them.
+        images is tried too. An array is resized to them. For a segmentation network an array, or `PixelImages`.
       bound: the bound to satisfy.
       settings: the settings of the search.
       num_images: number of images, if `images` is a function.
-      labels: labels of an array of images, (n,), for a bound on accuracy.
+      labels: labels of an array of images, (n,), for a bound on accuracy; for a segmentation network label maps,
+        (n, h, w), 255 where a pixel has no class.
       smaller: a smaller dense network to time for comparison; by default `next_smaller`.
       healed: networks with weights of their own under plans, such as `recover` makes, {name: network}: tried beside the
         plans. The images that taught them, which `recover` records, are left out; without such a record the guarantee
@@ -89,33 +99,36 @@ def tune(
     Raises:
       UserError: the network cannot follow plans, there are too few images, or the bound is invalid.
     """
-    if not isinstance(model, Host):
-        raise UserError(f"A {type(model).__name__} has no tokens to reduce: give a transformer.")
+    _require_tunable(model)
     if not isinstance(bound, Bound):
         raise UserError(f"bound={quoted(bound)} is no bound: give one such as Bound('agreement', 0.95).")
     if not callable(images) and not (hasattr(images, "shape") and len(images.shape) > 3):
         raise UserError(f"images={quoted(images)} are no array of images, (n, h, w, 3): see data.load_images.")
     settings = settings or Settings()
-    show, count = (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
-    require_enough(count, bound.check(), settings)
-    _log.info("%s", pareto_testing.images_needed(count // 2, bound.risk, settings.delta))
+    show, count = _pictures(model, images, labels, num_images)
+    graded = _loss_kind(model).graded
+    require_enough(count, bound.check(), settings, graded=graded)
+    _log.info("%s", pareto_testing.images_needed(count // 2, bound.risk, settings.delta, graded=graded))
     network = _Networks.of(model, settings, smaller, healed or {})
     keep = (store or Store()).under(
         format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.sides, jax=jax.__version__
     )
     mesh, programs = mesh or parallel.mesh_from_text("data=-1"), blockwise.Programs()
+    if isinstance(show, PixelImages):
+        kind: LossKind = PixelLoss(show, bound, mesh, programs)
+    else:
+        kind = ClassLoss(network.dense, show, bound, settings.neighbours, mesh, programs)
     features = _features(network.dense, show, count, mesh, programs, keep)
     find = lambda: {"first": first_of_copies(show, count, features)}
     firsts = keep.arrays("copies", find, images=count, features=features is not None)["first"]
     lessons = _Lessons.of(model, healed or {}, show, count, firsts, keep)
-    halves = halved(np.setdiff1d(firsts, firsts[lessons.images]), count, bound, settings, lessons.words)
+    halves = halved(np.setdiff1d(firsts, firsts[lessons.images]), count, bound, settings, lessons.words, graded=graded)
     _log.info("Timing the blocks of the dense network and of %s on this device.", ", ".join(network.methods))
     table = _cost_table(network, settings, keep)
-    errors = _Errors(network.dense, show, halves, bound, settings, mesh, keep, programs)
+    losses = _Losses(kind, network.dense, halves, keep)
     _log.info("Estimating the risks of up to %d plans on %d images.", settings.limit, len(halves.first))
-    plans, rejected = _searched(network, table, errors, show, bound, settings)
-    counts = {plan.name: int(errors.estimate(plan).sum()) for plan in plans}
-    risks = [counts[plan.name] / len(halves.first) for plan in plans]
+    plans, rejected = _searched(network, table, losses, show, bound, settings)
+    risks = [float(losses.estimate(plan).mean()) for plan in plans]
     order = pareto_testing.front([bound.of(plan.cost) for plan in plans], risks) if plans else []
     front = [plans[index] for index in order]
     _log.info("Timing whole networks in turns: the dense one, and some of %d plans that no other beats.", len(front))
@@ -125,26 +138,63 @@ def tune(
         finalists = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
         timed = timed_in_turns(network.dense, network.smaller, finalists, settings, keep)
     _log.info("Testing plans on %d other images.", len(halves.second))
-    best, why, tests = _decision(finalists, timed, errors, bound, settings)
+    best, why, tests = _decision(finalists, timed, losses, bound, settings)
     if copies := count - len(np.unique(firsts)):
         near = "pixels" if features is None else "pixels or the network's features"
         why += f" Of {count} images {copies} are copies or, by {near}, near copies of others, and were left out."
-    why += lessons.note
+    about = kind.about(bound)
+    why += lessons.note + f" The risk is {about}." * graded
     # The device may have become faster or slower since the table was measured.
     predicted = lambda cost: table.rescaled(cost, timed[DENSE][0].median)
-    rows = [Row(DENSE, _gflops(network.dense), None, timed[DENSE], 0, len(halves.first))]
-    rows += [Row(SMALLER, _gflops(network.smaller), timed=timed[SMALLER])] if network.smaller is not None else []
+    rows = [Row(DENSE, gflops(network.dense), None, timed[DENSE], 0, len(halves.first), pixels=losses.scores())]
+    rows += [Row(SMALLER, gflops(network.smaller), timed=timed[SMALLER])] if network.smaller is not None else []
     evaluated = [*((plan, len(SHARES) - 1) for plan in plans), *rejected]
     for plan, share in sorted(evaluated, key=lambda pair: bound.of(pair[0].cost), reverse=True):
-        losses = errors.estimate(plan, share)
-        estimated = predicted(plan.cost), timed.get(plan.name), int(losses.sum()), len(losses)
-        rows.append(Row(plan.name, _gflops(plan.model), *estimated, tests.get(plan.name)))
+        of_plan = losses.estimate(plan, share)
+        errors, risk = (float(of_plan.sum()), mean_share(of_plan)) if graded else (int(of_plan.sum()), None)
+        estimated = predicted(plan.cost), timed.get(plan.name), errors, len(of_plan), tests.get(plan.name)
+        rows.append(Row(plan.name, gflops(plan.model), *estimated, risk, losses.scores(plan, share)))
     name, tuned = (best.name, best.model) if best else ("", network.dense)
     sizes = len(halves.first), len(halves.second)
     healed_name = next((label for label, fast in (healed or {}).items() if fast is tuned), "")
-    side = tuned.preprocessing.sides[0] if best and best.method == smaller_images.METHOD else 0
+    sides = tuned.preprocessing.sides if best and best.method == smaller_images.METHOD else (0,)
+    size = sides[0] if len(set(sides)) == 1 else sides
     names = tuple(plan.name for plan in front)
-    return Tuned(name, tuned, why, tuple(rows), names, table, bound, settings, sizes, healed_name, side)
+    return Tuned(name, tuned, why, tuple(rows), names, table, bound, settings, sizes, healed_name, size, about)
+
+
+def _require_tunable(model: Any) -> None:
+    if isinstance(model, DToP):
+        raise UserError(
+            "DToP spends by image, by thresholds of its exits, which tune does not try: tune a SegViT, or compare "
+            "thresholds in the test of segment."
+        )
+    if isinstance(model, AroundHost) and not isinstance(model, Segmenter):
+        raise UserError(
+            f"A {type(model).__name__} finds objects, and tune bounds the classes of images or pixels: compare plans "
+            "by the test of detect."
+        )
+    if not isinstance(model, Host | Segmenter):
+        raise UserError(f"A {type(model).__name__} has no tokens to reduce: give a transformer.")
+
+
+def _loss_kind(model: Any) -> type[LossKind]:
+    return PixelLoss if isinstance(model, Segmenter) else ClassLoss
+
+
+def _pictures(
+    model: Any, images: np.ndarray | Show | PixelImages, labels: np.ndarray | None, num_images: int | None
+) -> tuple[Show | PixelImages, int]:
+    """What shows the images of a tuning, and their number."""
+    if not isinstance(model, Segmenter):
+        return (images, num_images or 0) if callable(images) else (_batches_of(images, labels), len(images))
+    if not callable(images):
+        images = PixelImages.of_arrays(images, labels, model)
+    if not isinstance(images, PixelImages):
+        raise UserError(
+            f"A {type(model).__name__} classifies pixels: give an array of images (n, h, w, 3), or tune.PixelImages."
+        )
+    return images, len(images)
 
 
 def _features(
@@ -225,7 +275,7 @@ class _Networks(NamedTuple):
     @classmethod
     def of(cls, model: Any, settings: Settings, smaller: Any, healed: Mapping[str, Any]) -> "_Networks":
         size = model.preprocessing.img_size
-        depth = len(model.sites(size))
+        depth = len(host_of(model).sites(size))
         for place in (place for places in settings.places for place in places):
             if place >= depth:
                 raise UserError(
@@ -237,7 +287,7 @@ class _Networks(NamedTuple):
             require_alike(name, network, dense)
             trained |= {f"{name}: {network.plan.text}": network}
         smaller = next_smaller(dense) if smaller is None else smaller
-        if smaller is not None and not isinstance(smaller, Host):
+        if smaller is not None and not isinstance(smaller, type(model) if isinstance(model, AroundHost) else Host):
             raise UserError(
                 f"smaller= is a {type(smaller).__name__}, which is not counted as one with tokens: give a transformer."
             )
@@ -253,7 +303,7 @@ def _cost_table(network: _Networks, settings: Settings, store: Store) -> CostTab
 
 
 def _searched(
-    network: _Networks, table: CostTable, errors: "_Errors", show: Show, bound: Bound, settings: Settings
+    network: _Networks, table: CostTable, losses: "_Losses", show: Any, bound: Bound, settings: Settings
 ) -> Searched:
     """The plans to estimate on all images, with the one that the network was trained with, and the rejected ones."""
     methods = [method for method in table.methods() if method in network.methods]
@@ -263,7 +313,7 @@ def _searched(
     trained_names = {plan.name for plan in trained}
     predicted = table.predict(network.dense)
     dense, within = bound.of(predicted), bound.against(predicted)
-    prefix = network.dense.sites(network.dense.preprocessing.img_size)[0].num_prefix_tokens
+    prefix = host_of(network.dense).sites(network.dense.preprocessing.img_size)[0].num_prefix_tokens
     stairs = [rows - prefix for rows in table.stairs()]
     cost = lambda plan: bound.of(plan.cost)
 
@@ -287,83 +337,57 @@ def _searched(
             [],
         )
     limits = {"alpha": bound.risk, "limit": settings.limit}
-    plans = search(methods, pool, errors.estimate, dense, cost, **limits)
+    plans = search(methods, pool, losses.estimate, dense, cost, **limits)
     searched = [plans]
     for method in beside:
-        searched.append(search((method,), lambda names: beside[names[0]], errors.estimate, dense, cost, **limits))
+        searched.append(search((method,), lambda names: beside[names[0]], losses.estimate, dense, cost, **limits))
     promising, rejected = (list(itertools.chain(*lists)) for lists in zip(*searched, strict=True))
     return Searched([*promising, *trained], rejected)
 
 
-class _Errors:
-    """The errors of plans on images; the answers of networks are stored."""
+class _Losses:
+    """The losses of plans on images; the answers of networks are stored."""
 
-    def __init__(
-        self,
-        dense: Any,
-        show: Show,
-        halves: Halves,
-        bound: Bound,
-        settings: Settings,
-        mesh: Mesh,
-        store: Store,
-        programs: blockwise.Programs,
-    ):
-        self._dense, self._show, self._halves, self._mesh, self._store = dense, show, halves, mesh, store
-        self._errors = image_errors.accuracy_errors if bound.kind == "accuracy" else image_errors.agreement_errors
-        self._neighbours, self._programs = settings.neighbours, programs
+    def __init__(self, kind: LossKind, dense: Any, halves: Halves, store: Store):
+        self._kind, self._dense, self._halves, self._store = kind, dense, halves, store
         ends = [max(int(share * len(halves.first)), 1) for share in SHARES]
         self._parts = np.split(halves.first, ends[:-1])
 
     def estimate(self, plan: Candidate, share: int = -1) -> np.ndarray:
-        """Errors on a share of the estimation images, (n,); `share` is an index in `search.SHARES`."""
-        dense, answers = self._estimating(-1), self._estimating(share, plan)
-        return self._errors(dense[: len(answers.values)], answers, dense, neighbours=self._neighbours, in_bank=True)
+        """Losses on a share of the estimation images, (n,); `share` is an index in `search.SHARES`."""
+        dense = self._estimating(-1)
+        return self._kind.losses(dense, self._estimating(share, plan), dense, in_bank=True)
 
-    def test(self, plan: Candidate) -> int:
-        """Number of errors among the test images."""
-        bank = self._estimating(-1)
+    def scores(self, plan: Candidate | None = None, share: int = -1) -> PixelScores | None:
+        """What else is reported of a plan, or of the dense network, on these images."""
+        return self._kind.scores(self._estimating(share, plan))
+
+    def test(self, plan: Candidate, bound: Bound, delta: float) -> Tested:
+        """The test of a plan on the test images."""
         dense, answers = (self._answers(tried, self._halves.second, "testing") for tried in (None, plan))
-        return int(self._errors(dense, answers, bank, neighbours=self._neighbours, in_bank=False).sum())
+        losses = self._kind.losses(dense, answers, self._estimating(-1), in_bank=False)
+        return pareto_testing.of_losses(losses, bound.risk, delta, graded=self._kind.graded)
 
-    @property
-    def tested(self) -> int:
-        """Number of test images."""
-        return len(self._halves.second)
-
-    def _estimating(self, share: int, plan: Candidate | None = None) -> image_errors.Answers:
+    def _estimating(self, share: int, plan: Candidate | None = None) -> Arrays:
         parts = self._parts[: range(len(SHARES))[share] + 1]
         answers = [
             self._answers(plan, part, f"part {number} of {len(SHARES)}")
             for number, part in enumerate(parts, start=1)
             if len(part)
         ]
-        return image_errors.Answers(*(np.concatenate(columns) for columns in zip(*answers, strict=True)))
+        return {name: np.concatenate([arrays[name] for arrays in answers]) for name in answers[0]}
 
-    def _answers(self, plan: Candidate | None, numbers: np.ndarray, part: str) -> image_errors.Answers:
+    def _answers(self, plan: Candidate | None, numbers: np.ndarray, part: str) -> Arrays:
         """The answers of the network under a plan, or of the dense one."""
         name, model = (DENSE, self._dense) if plan is None else (plan.name, plan.model)
-        same = model.preprocessing.sides == self._dense.preprocessing.sides
-        images = {} if same else {"record": model.preprocessing}
-
-        def make() -> dict[str, np.ndarray]:
-            forward = blockwise.outputs(model, self._programs)
-            collector = Stacked("answers", ("label",))
-            ((values, columns),) = run_over(
-                self._show(numbers, **images), {"answers": forward}, [collector], self._mesh, desc=f"{name}, {part}"
-            )
-            values, labels = np.asarray(values, np.float32), np.asarray(columns["label"])
-            # An image with several classes has no single right class.
-            labels = labels if labels.ndim == 1 else np.full(len(values), -1)
-            return {"values": values.argmax(-1) if model.num_classes else values, "label": labels}
-
+        dense = None if plan is None else lambda: self._answers(None, numbers, part)
+        make = lambda: self._kind.answers(model, numbers, dense, f"{name}, {part}")
         key = {"weights": plan.weights} if plan is not None and plan.weights else {}
-        arrays = self._store.arrays(f"{name} {part}", make, images=numbers.tolist(), **key)
-        return image_errors.Answers(arrays["values"], arrays["label"])
+        return self._store.arrays(f"{name} {part}", make, images=numbers.tolist(), **self._kind.key, **key)
 
 
 def _decision(
-    plans: Sequence[Candidate], timed: Timed, errors: _Errors, bound: Bound, settings: Settings
+    plans: Sequence[Candidate], timed: Timed, losses: _Losses, bound: Bound, settings: Settings
 ) -> tuple[Candidate | None, str, dict[str, Tested]]:
     """Returns the plan (None: dense), why, and the tests.
 
@@ -381,14 +405,14 @@ def _decision(
         return None, f"Nothing beats dense: no plan found is cheaper on this device{also}.", {}
     # For a bound on cost the safest is the best; cheaper plans need no test.
     tried = fit[:1] if bound.on_cost else fit
-    sequence = pareto_testing.fixed_sequence(map(errors.test, tried), errors.tested, bound.risk, settings.delta)
+    sequence = pareto_testing.in_sequence((losses.test(plan, bound, settings.delta) for plan in tried), bound.risk)
     tests = {plan.name: test for plan, test in zip(tried, sequence, strict=False)}
     passed = [plan for plan in tried if plan.name in tests and tests[plan.name].passed]
     confidence = f"with confidence {1 - settings.delta:.3g}"
     if not passed:
         return None, (
-            f"Nothing beats dense: {tried[0].name}, the safest plan, fails on {sequence[0].errors} of "
-            f"{sequence[0].images} images, too many for a risk of at most {bound.risk:.3g} {confidence}."
+            f"Nothing beats dense: {tried[0].name}, the safest plan, fails {sequence[0].failure} for a risk of at most "
+            f"{bound.risk:.3g} {confidence}."
         ), tests  # fmt: skip
     best = min(passed, key=lambda plan: bound.of(cost[plan.name]))
     test = tests[best.name]
@@ -397,13 +421,9 @@ def _decision(
     unclear = " Its times and those of dense overlap over the rounds: it may not be faster." * (slowest >= fastest)
     return best, (
         f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its risk is at most "
-        f"{bound.risk if bound.risk < 1 else test.limit:.3g}: {test.errors} errors in {test.images} independent images."
+        f"{bound.risk if bound.risk < 1 else test.limit:.3g}: {test.evidence} independent images."
         f"{unclear}"
     ), tests  # fmt: skip
-
-
-def _gflops(model: Any) -> float:
-    return flops.of_model(model).total / 1e9
 
 
 def _batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:

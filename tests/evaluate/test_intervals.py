@@ -7,7 +7,7 @@ from which_tokens.claims import judge
 
 from jaxprune.commands.analyse.tables import outcomes, proxies
 from jaxprune.measures import rank_correlation
-from jaxprune.measures.intervals import paired_difference, wilson_interval
+from jaxprune.measures.intervals import mean_share, paired_difference, share, wilson_interval
 from jaxprune.reduction import DENSE
 
 TABLES = ("rates", "methods", "radial", "networks", "data_sets", "anchors", "spatial", "depths")
@@ -132,3 +132,15 @@ def test_figures_of_proxies_have_bootstrap_intervals():
     assert ends(PROCRUSTES) == pytest.approx(bootstrapped((near, lost), rho), abs=0.04)
     better = lambda c, p, d, axis=-1: rho(c, d) - rho(p, d)
     assert ends(CKA) == pytest.approx(bootstrapped((far, near, lost), better), abs=0.05)
+
+
+def test_means_of_shares_are_narrower_the_less_they_vary():
+    rng = np.random.default_rng(0)
+    counts = rng.random(200) < 0.1
+    assert mean_share(counts) == share(int(counts.sum()), 200) and mean_share(np.zeros(9)) == share(0, 9)
+    shares = rng.beta(5, 45, (300, 200))  # of mean .1, and much alike
+    spans = [mean_share(row) for row in shares]
+    assert max(span.half for span in spans) < mean_share(counts).half / 3
+    assert np.mean([span.low <= 0.1 <= span.high for span in spans]) > 0.92
+    few = mean_share(np.full(4, 0.1))  # equal by chance
+    assert few.low < 0.05 and few.high > 0.2

@@ -10,7 +10,8 @@ from jaxprune.bench.timing import OverRounds
 from jaxprune.commands.tune import page
 from jaxprune.tune import Bound, Settings, tuning
 from jaxprune.tune.cost_table import Cost, CostTable, Part
-from jaxprune.tune.pareto_testing import fixed_sequence
+from jaxprune.tune.loss_kinds import ClassLoss
+from jaxprune.tune.pareto_testing import fixed_sequence, of_errors
 from jaxprune.tune.tuned import SMALLER, Row, Tuned
 
 SAFE, CHEAP, CHEAPEST = (f"topk@{place}:keep_rate={rate}" for place, rate in ((3, 0.8), (3, 0.5), (1, 0.5)))
@@ -36,7 +37,8 @@ def tuned(**changes):
     why = f"{CHEAP} is 1.60 times as fast as dense."
     table = CostTable(BLOCKS, Cost(0.001, 0.5), Cost(0.04, 8.0))
     values = (CHEAP, None, why, rows, (SAFE, CHEAP), table, Bound("agreement", 0.9), Settings(batch_size=8), (100, 100))
-    return Tuned(*values)._replace(**changes)
+    made = Tuned(*values)._replace(**changes)
+    return made._replace(about=ClassLoss.about(made.bound))
 
 
 def test_plans_are_listed_with_cost_risk_and_test(part_of):
@@ -146,7 +148,7 @@ def choice(errors, bound, seconds=(0.03, 0.025, 0.016)):
     """The reason for a choice between three plans, the safest first, that make so many errors in 100 images."""
     names = (SAFE, CHEAP, CHEAPEST)
     counts = dict(zip(names, errors, strict=True))
-    counting = SimpleNamespace(test=lambda plan: counts[plan.name], tested=100)
+    counting = SimpleNamespace(test=lambda plan, bound, delta: of_errors(counts[plan.name], 100, bound.risk, delta))
     taken = {"dense": timed(0.04), **{name: timed(median) for name, median in zip(names, seconds, strict=True)}}
     plans = [SimpleNamespace(name=name) for name in names]
     best, why, tests = tuning._decision(plans, taken, counting, bound, Settings(batch_size=8, delta=0.1))

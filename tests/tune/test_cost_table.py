@@ -4,7 +4,8 @@ import jax
 import pytest
 from flax import nnx
 
-from jaxprune import models, reduction
+from jaxprune import dense, models, reduction
+from jaxprune.open.rivals import rival
 from jaxprune.reduction import At, Plan
 from jaxprune.tune import cost_table
 from jaxprune.tune.cost_table import Cost, CostTable, Part
@@ -117,3 +118,17 @@ def test_blocks_of_a_network_are_measured():
     assert jax.tree.all(
         jax.tree.map(lambda value: value > 0, table.predict(reduction.apply(model, Plan("tome", 0.6, (1,)))))
     )
+
+
+@pytest.mark.slow
+def test_a_head_around_a_host_counts_and_blocks_behind_its_last_map_do_not():
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 3, "num_heads": 2}
+    model = dense.create("linear", encoder="vit", num_classes=3, indices=(1,), **sizes, rngs=nnx.Rngs(0))
+    assert [part.rows for part in cost_table.parts(model)] == [17, 17]
+    table = cost_table.measure(model, ("topk",), 2, 1)
+    assert "topk" in table.methods() and table.ends.seconds > 0 and table.ends.megabytes > 0
+    if table.ends.seconds < table.dense.seconds:  # on a busy machine the head alone may take longer
+        assert table.predict(model).seconds == pytest.approx(table.dense.seconds)
+    smaller = rival(model, "img_size=8")
+    fewer = table._replace(ends=Cost(4.0, 0.0), dense=Cost(4.0, 0.0))
+    assert fewer.predict(smaller, model).seconds == 1.0  # a quarter of the pixels

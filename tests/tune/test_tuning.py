@@ -5,6 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from counted_seconds import count_seconds
 from flax import nnx
 
 from jaxprune import models, reduction
@@ -16,9 +17,9 @@ from jaxprune.nn.params import jitted
 from jaxprune.open.rivals import rival
 from jaxprune.ops.resize import resize
 from jaxprune.reduction import Plan
-from jaxprune.tune import Bound, Settings, blockwise, cost_table, tune, tuning, whole_networks
+from jaxprune.tune import Bound, Settings, blockwise, cost_table, loss_kinds, tune, tuning, whole_networks
 from jaxprune.tune.candidates import Candidate, candidates, published
-from jaxprune.tune.cost_table import Cost, CostTable
+from jaxprune.tune.cost_table import Cost
 from jaxprune.tune.smaller_network import next_smaller
 from jaxprune.tune.store import Store
 
@@ -38,30 +39,7 @@ def classifier():
 
 @pytest.fixture
 def counting_device(monkeypatch):
-    """Every network takes a second for a million multiply-accumulates."""
-
-    def measure(model, methods, batch_size, rounds):
-        networks = [model, *(reduction.apply(model, plan) for plan in cost_table.probes(model, methods).values())]
-        found = dict.fromkeys(part for network in networks for part in cost_table.parts(network))
-        dense = sum(part.macs for part in cost_table.parts(model)) / 1e6
-        parts = tuple((part, Cost(part.macs / 1e6, float(part.rows))) for part in found)
-        return CostTable(parts, Cost(0.0, 0.0), Cost(dense, 17.0))
-
-    def interleaved(runners, rounds):
-        from jaxprune.bench.timing import Turn
-
-        return {name: [Turn(runner.seconds, 0.0)] * rounds for name, runner in runners.items()}
-
-    class Runner:
-        program = None
-
-        def __init__(self, model, images):
-            self.seconds = sum(part.macs for part in cost_table.parts(model)) / 1e6
-
-    monkeypatch.setattr(cost_table, "measure", measure)
-    monkeypatch.setattr(whole_networks, "interleaved", interleaved)
-    monkeypatch.setattr(whole_networks, "Runner", Runner)
-    monkeypatch.setattr(tuning.flops, "temporary_bytes", lambda program: 2**20)
+    count_seconds(monkeypatch)
 
 
 def contestant(classifier, name):
@@ -126,7 +104,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(classifier, counting
             raise KeyboardInterrupt
         return run_over(*args, **kwargs)
 
-    monkeypatch.setattr(tuning, "run_over", stopping)
+    for module in (tuning, loss_kinds):
+        monkeypatch.setattr(module, "run_over", stopping)
     with pytest.raises(KeyboardInterrupt):
         tune(classifier, images(), bound=bound, settings=QUICK, store=Store(tmp_path / "stopped"))
     again = tune(classifier, images(), bound=bound, settings=QUICK, store=Store(tmp_path / "stopped"))

@@ -5,13 +5,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from jaxprune.commands.predict import picture
-from jaxprune.commands.segment.settings import test_time
-from jaxprune.commands.shared import inputs, networks, reporting
+from jaxprune.commands.segment.networks import time_of_run
+from jaxprune.commands.shared import networks, reporting
 from jaxprune.config import Config
-from jaxprune.evaluate.segmentation.at_test import WHOLE, TestTime, groups
+from jaxprune.evaluate.segmentation.at_test import TestTime, groups
 from jaxprune.evaluate.segmentation.measure import predictor
 from jaxprune.nn.params import split
 from jaxprune.open import Classifier
@@ -45,16 +44,7 @@ def classes_of(config: Config, opened: Classifier | None = None) -> np.ndarray:
     """
     network, names, _ = opened or networks.with_head(config)
     model = networks.under_plan(config, network)
-    return _classes(_time(config, model), model, picture.read(config), len(names))
-
-
-def _time(config: Config, model: Any) -> TestTime:
-    """How the run of the network tests; whole images where there is no run."""
-    size = model.preprocessing.img_size
-    if not Path(config.run).is_dir():
-        return TestTime(size, WHOLE)
-    recorded = inputs.recorded_config(config.run, group="test")
-    return test_time(ConfigDict({name: recorded[name] for name in ("data", "test")})).at(size)
+    return _classes(time_of_run(config.run, model), model, picture.read(config), len(names))
 
 
 def _classes(time: TestTime, model: Any, image: np.ndarray, num_classes: int) -> np.ndarray:

@@ -1,8 +1,15 @@
 """The segmentation network of a config: new, started from weights, or trained before."""
 
-from jaxprune.commands.shared import dense_networks
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxprune.commands.segment.settings import test_time
+from jaxprune.commands.shared import dense_networks, inputs
 from jaxprune.config import Config
 from jaxprune.dense import Segmenter
+from jaxprune.evaluate.segmentation.at_test import WHOLE, TestTime
 from jaxprune.nn.patch_embed import pair
 
 
@@ -25,3 +32,12 @@ def with_recorded(config: Config, network: Segmenter) -> Config:
     """Returns a config whose `data` is that of the run `config.segmenter`, if it names no source."""
     remedy = "config.data.source=folder with config.data.path and config.data.classes"
     return dense_networks.with_recorded(config, config.segmenter, network, network.preprocessing.img_size, remedy)
+
+
+def time_of_run(run: str | Path, network: Any) -> TestTime:
+    """How the run of a network tests it; whole images where there is no run directory."""
+    size = network.preprocessing.img_size
+    if not Path(run).is_dir():
+        return TestTime(size, WHOLE)
+    recorded = inputs.recorded_config(run, group="test")
+    return test_time(ConfigDict({name: recorded[name] for name in ("data", "test")})).at(size)

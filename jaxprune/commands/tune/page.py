@@ -4,12 +4,18 @@ import dataclasses
 import statistics
 from typing import Any
 
-from jaxprune.measures.intervals import Interval, share
+from jaxprune.measures.intervals import Interval
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, plots, spread
 from jaxprune.report.table import Table, column
 from jaxprune.tune import smaller_images
 from jaxprune.tune.tuned import SMALLER, Row, Tuned
+
+# What stands beside the risk of a segmentation network.
+_PIXELS = (
+    " mIoU (in brackets its 95 % interval over images, by bootstrap) and agreement (the share of pixels with the dense "
+    "network's class) are of the same images and have no guarantee."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +37,8 @@ class TunedRow:
     front: str = column("front")
     images: int | str = column("n")
     p_value: float | str = column("p", format=".3g")
+    mean_iou: Interval | None = column("mIoU", format=".3g", default=None)
+    agreement: float | None = column("agreement", format=".4g", default=None)
 
 
 def table(tuned: Tuned) -> Table[TunedRow]:
@@ -39,7 +47,7 @@ def table(tuned: Tuned) -> Table[TunedRow]:
 
 
 def _row(tuned: Tuned, row: Row) -> TunedRow:
-    test, errors, images = row.tested, row.errors, row.images
+    test, risk, pixels = row.tested, row.interval, row.pixels
     return TunedRow(
         plan=row.name,
         choice="yes" if row.name == (tuned.plan or DENSE) else "",
@@ -49,12 +57,14 @@ def _row(tuned: Tuned, row: Row) -> TunedRow:
         latency=1000 * row.timed[0].median if row.timed else "",
         predicted=1000 * row.predicted.seconds if row.predicted else "",
         megabytes=row.cost.megabytes,
-        risk="" if errors is None or not images else share(errors, images),
-        images="" if errors is None or not images else images,
-        tested=f"{test.errors} of {test.images}" if test else "",
+        risk="" if risk is None else risk,
+        images="" if risk is None or row.images is None else row.images,
+        tested=test.text if test else "",
         p_value=test.p_value if test else "",
         limit=test.limit if test else "",
         certified="" if test is None else "yes" if test.passed else "no",
+        mean_iou=pixels.mean_iou if pixels else None,
+        agreement=pixels.agreement if pixels else None,
     )
 
 
@@ -79,6 +89,9 @@ def summary(tuned: Tuned) -> dict[str, Any]:
         "risk at most": best.tested.limit if best.tested else 0.0,
         "plans": len([row for row in tuned.rows if row.images]) - 1,
     }
+    if best.pixels is not None:
+        values |= {"miou": best.pixels.mean_iou.value} if best.pixels.mean_iou is not None else {}
+        values["agreement"] = best.pixels.agreement
     off = prediction_error(tuned)
     return values if off is None else {**values, "prediction off by": off}
 
@@ -91,24 +104,22 @@ def describe(section: Section, tuned: Tuned) -> None:
         section.text("The healed network holds its plan; every command opens it with:")
         section.command(f"--config.run={tuned.healed}")
     elif tuned.img_size:
-        section.text("It is the same network on smaller images, without a plan; every command opens it with:")
-        section.command(f"--config.img_size={tuned.img_size}")
+        commands = "`predict` and `benchmark` open it" if _graded(tuned) else "every command opens it"
+        section.text(f"It is the same network on smaller images, without a plan; {commands} with:")
+        size = tuned.img_size if isinstance(tuned.img_size, int) else f'"{tuned.img_size}"'
+        section.command(f"--config.img_size={size}")
     elif tuned.plan:
         section.text(
             "The plan, as text for `jaxprune.reduction.Plan.from_text`; `--config.plan` and `--config.plans` also take "
             "the file that holds it, `plan.txt`:"
         )
         section.command(tuned.plan)
-    at_risk = (
-        "an image that the dense network gets right and the plan wrong"
-        if bound.kind == "accuracy"
-        else "an image on which the plan does not agree with the dense network"
-    )
+    little = "losses this small" if _graded(tuned) else "so few errors"
     section.text(
-        f"Bound: {bound}. Risk: the fraction of errors, {at_risk}, estimated on n of {estimating} images: on a part of "
+        f"Bound: {bound}. Risk: {tuned.about}, estimated on n of {estimating} images: on a part of "
         "them if that already showed it to be too large, or another plan to be better. Plans of the front were tested "
         f"in turn, the safest first, on {testing} other, independent images (Pareto Testing). A plan is certified if "
-        f"so few errors would have a probability of at most {tuned.settings.delta:.3g} at the allowed risk. "
+        f"{little} would have a probability of at most {tuned.settings.delta:.3g} at the allowed risk. "
         'The limits in "risk at most" hold for all tested plans together with confidence '
         f"{1 - tuned.settings.delta:.3g}, hence for the chosen one. Other bounds that are tested on these images can "
         "fail too: their probabilities add up."
@@ -123,7 +134,7 @@ def describe(section: Section, tuned: Tuned) -> None:
         f"as a whole, else predicted from {len(tuned.table.parts)} kinds of blocks that were timed one by one, "
         f"and scaled to the measured time of the dense network.{missed}"
     )
-    section.table(table(tuned), caption=f"Risk: {spread.BRACKETS}.")
+    section.table(table(tuned), caption=f"Risk: {spread.BRACKETS}.{_PIXELS * _graded(tuned)}")
     plot = _plot(tuned)
     section.figure(
         plot,
@@ -134,12 +145,17 @@ def describe(section: Section, tuned: Tuned) -> None:
     section.section("Blocks on this device").table(blocks, caption="One batch through one block.", formats=".3g")
 
 
+def _graded(tuned: Tuned) -> bool:
+    """Whether risks are shares of pixels."""
+    return any(row.pixels is not None for row in tuned.rows)
+
+
 def _plot(tuned: Tuned) -> Any:
     """Risk against time, in series of plans that differ only in how many tokens they keep."""
     families: dict[str, list[tuple[Row, float]]] = {}
     for row in tuned.rows:
-        if row.images and row.errors is not None:
-            families.setdefault(_family(row), []).append((row, row.errors / row.images))
+        if (risk := row.interval) is not None:
+            families.setdefault(_family(row), []).append((row, risk.value))
     return plots.scatter_plot(
         {
             name: ([1000 * row.cost.seconds for row, _ in rows], [risk for _, risk in rows])

@@ -28,7 +28,9 @@ class Settings(inspection.NetworkInspection):
     )
 
     batch_size: int = number(8, "whose cost counts: 1 for the latency of a single image", at_least=1)
-    bound: str = setting("agreement", 'or "accuracy", "speedup", "latency", "throughput", "memory"')
+    bound: str = setting(
+        "agreement", 'or "accuracy", of images or pixels; "speedup", "latency", "throughput", "memory"'
+    )
     value: float = number(0.95, "the bound: share from 0 to 1, times as fast, ms per batch, images/s, or MiB", above=0)
     alpha: float = number(0.0, "the risk that is allowed with a bound on cost; 0: any", at_least=0, below=1)
     delta: float = number(0.1, "the probability that is allowed for violating the bound", above=0, below=1)

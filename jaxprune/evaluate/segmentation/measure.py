@@ -1,6 +1,7 @@
 """One pass over images with label maps: the class of each pixel by every network, and what is counted of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jaxprune.data.sample import Picked
 from jaxprune.data.source import Source
 from jaxprune.dense.dtop import DToP
 from jaxprune.dense.parts import canvas
-from jaxprune.evaluate import Forward, run_over
+from jaxprune.evaluate import Batch, Forward, run_over
 from jaxprune.evaluate.collectors.segmentation import Outcome, Segmentations
 from jaxprune.evaluate.segmentation.at_test import TestTime, groups, shapes_of
 from jaxprune.nn.params import Split, merge
@@ -41,11 +42,6 @@ def predictor(
     def call(arrays: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         rest = {name: x for name, x in parts.rest.items() if name not in arrays}
         network = merge(parts.graph, dict(arrays), rest)
-        scales = []
-        for scale in range(first, first + len(time.scales)):
-            suffix = f"_{scale}" if scale else ""
-            images, extents = batch[f"image{suffix}"], batch[f"extent{suffix}"]
-            scales.append({"images": normalize_padded(images, extents, record.mean, record.std), "extents": extents})
         rows: list[jax.Array] = []
 
         def segment(images: jax.Array) -> jax.Array:
@@ -55,10 +51,7 @@ def predictor(
             rows.append(counts.reshape(len(batch["shape"]), -1, counts.shape[-1]))
             return scores
 
-        shares = canvas.probabilities(
-            segment, scales, batch["shape"], way.map_canvas, window=time.window, stride=time.step, flip=time.flip
-        )
-        prediction = shares.argmax(-1)
+        prediction = classes_of(segment, batch, time, way, record, first)
         return {
             **({"rows": jnp.concatenate(rows, axis=1)} if rows else {}),
             "prediction": prediction.astype(jnp.uint8),
@@ -68,6 +61,32 @@ def predictor(
         }
 
     return call
+
+
+def classes_of(
+    segment: Callable[[jax.Array], jax.Array],
+    batch: Mapping[str, jax.Array],
+    time: TestTime,
+    way: TestMaps,
+    record: Preprocessing,
+    first: int = 0,
+) -> jax.Array:
+    """Returns the class of each pixel of the images of a batch at their own sizes, (b, h, w).
+
+    Args:
+      segment: the network: normalised images -> logits of every pixel.
+      batch: images as `way` prepared them.
+      time, way, record, first: see `predictor`.
+    """
+    scales = []
+    for scale in range(first, first + len(time.scales)):
+        suffix = f"_{scale}" if scale else ""
+        images, extents = batch[f"image{suffix}"], batch[f"extent{suffix}"]
+        scales.append({"images": normalize_padded(images, extents, record.mean, record.std), "extents": extents})
+    shares = canvas.probabilities(
+        segment, scales, batch["shape"], way.map_canvas, window=time.window, stride=time.step, flip=time.flip
+    )
+    return shares.argmax(-1)
 
 
 def confusion(labels: jax.Array, classes: jax.Array, num_classes: int) -> jax.Array:
@@ -107,16 +126,9 @@ def measure(
     collector = Segmentations(tuple(networks), source.num_classes, pictures)
     time_of = {name: time.at(size) for name, size in (sizes or {}).items()}
     times = list(dict.fromkeys([time, *time_of.values()]))
-    for places, way in groups(times, shapes_of(source)):
-        batches = data.eval_batches(
-            Picked(source, places) if len(places) < len(source) else source,
-            batch_size=batch_size,
-            preprocessing=record,
-            transform=way,
-            num_threads=num_threads,
-            process_index=process_index,
-            process_count=process_count,
-        )
+    options: dict[str, Any] = {"num_threads": num_threads, "process_index": process_index}
+    options |= {"batch_size": batch_size, "process_count": process_count}
+    for places, way, batches in passes(source, times, shapes_of(source), record, **options):
         forwards = {}
         for name, (parts, arrays) in networks.items():
             test = time_of.get(name, time)
@@ -125,3 +137,20 @@ def measure(
         collector.places = places
         run_over(batches, forwards, [collector], mesh, desc="segment")
     return collector.result()
+
+
+def passes(
+    source: Source, times: Sequence[TestTime], shapes: Sequence[Shape], record: Preprocessing, **options: Any
+) -> Iterator[tuple[list[int], TestMaps, Iterable[Batch]]]:
+    """Yields the images that share canvases, as their places in a source, their way into a batch, and the batches.
+
+    Args:
+      source: images with `label_map`.
+      times: tests of one mode, whose scales come after one another in a batch.
+      shapes: height and width of each image.
+      record: the network's preprocessing.
+      options: `batch_size` and others of `data.eval_batches`.
+    """
+    for places, way in groups(times, shapes):
+        examples = Picked(source, places) if len(places) < len(source) else source
+        yield places, way, data.eval_batches(examples, preprocessing=record, transform=way, **options)
