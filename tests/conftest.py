@@ -1,6 +1,7 @@
 """The strict session: what Equinox asks of itself, we ask of ourselves."""
 
 import gc
+import importlib.util
 import logging
 import os
 import signal
@@ -23,10 +24,20 @@ COMPILE_QUICKLY = [
 ]
 
 
+# libtpu reads the flags when it compiles.
+COMPILE_FOR_TPU = """
+import jax
+from jaxprune.accelerators import Target
+place = jax.sharding.SingleDeviceSharding(Target.parse("v5e").devices()[0])
+jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((8,), "float32", sharding=place)).compile()
+"""
+
+
 def accepted(flags: list[str]) -> bool:
-    """Whether this version of XLA knows the flags; it ends a process that sets another one."""
+    """Whether this version of XLA, and libtpu's where it is installed, know the flags: a process with another one ends."""
     env = {**os.environ, "XLA_FLAGS": " ".join(flags)}
-    command = [sys.executable, "-c", "import jax; jax.devices()"]
+    script = "import jax; jax.devices()" if not importlib.util.find_spec("libtpu") else COMPILE_FOR_TPU
+    command = [sys.executable, "-c", script]
     return subprocess.run(command, env=env, capture_output=True).returncode == 0
 
 

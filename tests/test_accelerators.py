@@ -115,7 +115,7 @@ def test_attention_is_the_kernel_that_was_asked_for(kind, count):
     assert text.count('custom_call_target="tpu_custom_call"') == count
 
 
-@pytest.mark.parametrize(("tokens", "implementation"), [(325, "plain"), (577, "blocked")])
+@pytest.mark.parametrize(("tokens", "implementation"), [(325, "plain"), (785, "blocked")])
 def test_the_default_is_the_form_with_fewer_cycles(tokens, implementation):
     """By the estimate that the defaults follow, forward and backward; in blocks there is no matrix of all pairs."""
     with compiling_for(ONE) as devices:
