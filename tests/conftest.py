@@ -34,7 +34,7 @@ jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((8,), "float32", sharding=pl
 
 
 def accepted(flags: list[str]) -> bool:
-    """Whether this XLA, and that of libtpu where it is installed, know the flags; they end a process with another one."""
+    """Whether this XLA, and that of libtpu if it is installed, know the flags; they end a process with another one."""
     env = {**os.environ, "XLA_FLAGS": " ".join(flags)}
     script = "import jax; jax.devices()" if not importlib.util.find_spec("libtpu") else COMPILE_FOR_TPU
     command = [sys.executable, "-c", script]
