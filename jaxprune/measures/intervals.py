@@ -103,7 +103,7 @@ def wilson_interval(correct: float | int, total: float | int, z: float = Z) -> t
     p, spread = correct / total, z * z / total
     centre = (p + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(p * (1 - p) / total + spread / (4 * total))
-    return centre - half, centre + half
+    return max(centre - half, 0.0), min(centre + half, 1.0)  # a share of 0 or 1 is rounded past it
 
 
 def normal_interval(values: Real[np.ndarray, "n"]) -> tuple[float, float]:

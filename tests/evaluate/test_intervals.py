@@ -53,6 +53,11 @@ def test_shares_have_wilsons_interval(correct, total):
     assert wilson_interval(correct, total) == pytest.approx(tuple(expected), abs=1e-4)
 
 
+def test_an_interval_of_a_share_stays_between_zero_and_one():
+    ends = [wilson_interval(correct, total) for total in range(1, 200) for correct in (0, total)]
+    assert min(low for low, _ in ends) == 0 and max(high for _, high in ends) == 1
+
+
 def test_a_paired_difference_has_the_normal_interval_with_two_more_images():
     rng = np.random.default_rng(0)
     labels, dense = np.zeros(400, int), (rng.random(400) < 0.2).astype(int)
