@@ -2,7 +2,6 @@
 
 from jaxprune.accelerators.chips import CHIPS, Chip
 from jaxprune.accelerators.costs import Costs, DoesNotFit, costs
-from jaxprune.accelerators.fitting import until_one_fits
 from jaxprune.accelerators.target import Target, compiling_for, stay_on_cpu
 
 __all__ = [
@@ -14,5 +13,4 @@ __all__ = [
     "compiling_for",
     "costs",
     "stay_on_cpu",
-    "until_one_fits",
 ]

@@ -18,7 +18,13 @@ class _Unnamed:
         self.class_names, self.num_classes = tuple(class_names), len(class_names)
 
 
-def of_arrays(images: np.ndarray, labels: np.ndarray | None = None, class_names: Sequence[str] = ()) -> Source:
+def of_arrays(
+    images: np.ndarray,
+    labels: np.ndarray | None = None,
+    class_names: Sequence[str] = (),
+    *,
+    label_maps: np.ndarray | None = None,
+) -> Source:
     """Returns a source of images in memory.
 
     >>> len(of_arrays(np.zeros((5, 8, 8, 3), np.uint8)))
@@ -28,6 +34,7 @@ def of_arrays(images: np.ndarray, labels: np.ndarray | None = None, class_names:
       images: pixels from 0 to 255, uint8 (n, h, w, 3).
       labels: (n,); None: all -1.
       class_names: of the labels.
+      label_maps: the class of each pixel, uint8 (n, h, w), the column `label_map`; None without any.
 
     Raises:
       UserError: the images are not such an array, or the labels do not fit them.
@@ -43,4 +50,5 @@ def of_arrays(images: np.ndarray, labels: np.ndarray | None = None, class_names:
         raise UserError(f"There are {len(images)} images and labels of shape {column.shape}: give one label an image.")
     numbers = np.arange(len(images), dtype=np.int32)
     columns = {"image": images, "label": column.astype(np.int32), "index": numbers}
+    columns |= {} if label_maps is None else {"label_map": label_maps}
     return InMemory(_Unnamed(class_names), columns)  # type: ignore[arg-type]

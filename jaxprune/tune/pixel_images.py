@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxprune import data
+from jaxprune.data.arrays import of_arrays
 from jaxprune.data.joint.segmentation import Shape
 from jaxprune.data.sample import Picked
 from jaxprune.data.source import Example, Source
@@ -70,7 +71,9 @@ class PixelImages:
                     f"labels has values from {maps.min()} to {maps.max()}, and the network knows classes 0 to "
                     f"{count - 1}: mark pixels of no class with {IGNORED}."
                 )
-        return cls(_Arrays(images, maps), TestTime(record.sides, WHOLE), record, has_maps=maps is not None)
+            maps = maps.astype(np.uint8)
+        source = of_arrays(images.clip(0, 255).astype(np.uint8), label_maps=maps)
+        return cls(source, TestTime(record.sides, WHOLE), record, has_maps=maps is not None)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -99,21 +102,3 @@ class _WithoutMaps(Picked):
         image = np.asarray(example["image"])
         void = np.full(image.shape[:2], IGNORED, np.uint8)
         return {"image": image, "label": np.int32(-1), "index": example["index"], "label_map": void}
-
-
-class _Arrays:
-    """Images in memory, with label maps or without."""
-
-    name, class_names, num_classes = "images", (), 0
-
-    def __init__(self, images: np.ndarray, maps: np.ndarray | None):
-        self.broken: dict[str, str] = {}
-        self._images, self._maps = images, maps
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def __getitem__(self, index: int) -> Example:
-        image = self._images[index].clip(0, 255).astype(np.uint8)
-        example: Example = {"image": image, "label": np.int32(-1), "index": np.int32(index)}
-        return example if self._maps is None else {**example, "label_map": self._maps[index].astype(np.uint8)}

@@ -106,7 +106,7 @@ def tune(
         raise UserError(f"images={quoted(images)} are no array of images, (n, h, w, 3): see data.load_images.")
     settings = settings or Settings()
     show, count = _pictures(model, images, labels, num_images)
-    graded = _loss_kind(model).graded
+    graded = isinstance(model, Segmenter)
     require_enough(count, bound.check(), settings, graded=graded)
     _log.info("%s", pareto_testing.images_needed(count // 2, bound.risk, settings.delta, graded=graded))
     network = _Networks.of(model, settings, smaller, healed or {})
@@ -114,7 +114,7 @@ def tune(
         format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.sides, jax=jax.__version__
     )
     mesh, programs = mesh or parallel.mesh_from_text("data=-1"), blockwise.Programs()
-    if isinstance(show, PixelImages):
+    if isinstance(show, PixelImages):  # as of every segmentation network
         kind: LossKind = PixelLoss(show, bound, mesh, programs)
     else:
         kind = ClassLoss(network.dense, show, bound, settings.neighbours, mesh, programs)
@@ -176,10 +176,6 @@ def _require_tunable(model: Any) -> None:
         )
     if not isinstance(model, Host | Segmenter):
         raise UserError(f"A {type(model).__name__} has no tokens to reduce: give a transformer.")
-
-
-def _loss_kind(model: Any) -> type[LossKind]:
-    return PixelLoss if isinstance(model, Segmenter) else ClassLoss
 
 
 def _pictures(

@@ -9,7 +9,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from jaxprune import accelerators, main, parallel
-from jaxprune.accelerators import Costs, DoesNotFit, Target, target, until_one_fits
+from jaxprune.accelerators import Costs, DoesNotFit, Target, target
 from jaxprune.accelerators.costs import bytes_needed
 from jaxprune.commands.shared import described
 from jaxprune.errors import UserError
@@ -106,9 +106,11 @@ class Tried(NamedTuple):
 
 
 def test_halves_are_tried_until_one_fits():
-    assert [tried.rows for tried in until_one_fits(100, Tried)] == [100, 50, 25]
-    assert [tried.rows for tried in until_one_fits(30, Tried)] == [30] and until_one_fits(0, Tried) == []
-    never = until_one_fits(2, lambda rows: Tried(100))
+    assert [tried.rows for tried in described.until_one_fits(100, Tried)] == [100, 50, 25]
+    assert [tried.rows for tried in described.until_one_fits(30, Tried)] == [30] and described.until_one_fits(
+        0, Tried
+    ) == []
+    never = described.until_one_fits(2, lambda rows: Tried(100))
     assert len(never) == 2 and not never[-1].fits
 
 

@@ -24,8 +24,9 @@ from jaxprune.train.writer import Writer
 from jaxprune.weights.fingerprint import fingerprint
 
 CLASSIFIER = "classifier.safetensors"  # the network with the linear classifier of its pooled features
-_log = logging.getLogger(__name__)
 IMAGES = "images"  # directory name for the features of `config.images`
+
+_log = logging.getLogger(__name__)
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:

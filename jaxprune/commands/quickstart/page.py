@@ -78,7 +78,7 @@ def describe(
         }
     )
     if scratch:
-        section.text(did_it_help(tuned, scratch, pre if config.scratch_time == "equal" else None))
+        section.text(_did_it_help(config, summaries))
         if short := too_short(pre):
             section.note(short, kind="warning")
     section.text(_network(config))
@@ -279,12 +279,15 @@ def verdicts(
     config: Config, summaries: Mapping[str, dict[str, Any]], steps: Mapping[str, Sequence[Turn]] | None
 ) -> list[str]:
     """The sentences that a user runs the workflow for, as the report has them, for a terminal."""
-    texts = []
+    texts = [cost_of_a_step(steps)] if steps else []
     if "scratch" in summaries:
-        pre = summaries["pretrain"]
-        equal = pre if config.scratch_time == "equal" else None
-        texts += [did_it_help(summaries["finetune"], summaries["scratch"], equal).replace("**", ""), too_short(pre)]
-    return [text for text in (*texts, cost_of_a_step(steps) if steps else "") if text]
+        texts = [_did_it_help(config, summaries).replace("**", ""), too_short(summaries["pretrain"]), *texts]
+    return [text for text in texts if text]
+
+
+def _did_it_help(config: Config, summaries: Mapping[str, dict[str, Any]]) -> str:
+    pre = summaries["pretrain"] if config.scratch_time == "equal" else None
+    return did_it_help(summaries["finetune"], summaries["scratch"], pre)
 
 
 def too_short(pre: dict[str, Any]) -> str:

@@ -14,16 +14,17 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxprune import accelerators, commands
-from jaxprune.accelerators import Costs, DoesNotFit, Target, until_one_fits
+from jaxprune.accelerators import DoesNotFit, Target
 from jaxprune.accelerators.chips import GIB
 from jaxprune.commands.shared import described_page, inputs
+from jaxprune.commands.shared.compiled_step import CompiledStep, text_of
 from jaxprune.commands.shared.training import Length
 from jaxprune.config import Config
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 from jaxprune.files import make_directory, write_atomically
 from jaxprune.nn.patch_embed import pair
-from jaxprune.report.table import Table, as_text, column
+from jaxprune.report.table import Table
 from jaxprune.train.lowered import Step, lower
 
 # Of data that are not read: those of ImageNet-1k.
@@ -37,34 +38,6 @@ class DescribedStep(NamedTuple):
 
     step: Step
     batch: dict[str, jax.ShapeDtypeStruct]
-
-
-@dataclasses.dataclass(frozen=True)
-class CompiledStep:
-    """A row of the table: a training step on one topology.
-
-    Attributes:
-      setting: what is set otherwise than in the config, as arguments of the command; "" for the config itself.
-      batch: images of a step, on all chips.
-      rows: images a chip.
-      refused: GiB that it needs where it does not fit, as far as the compiler says; None where it fits.
-      hours: of an epoch, by the estimated time of a step.
-      price: of an epoch, at the price of a chip hour that was given.
-    """
-
-    task: str = column("task")
-    target: str = column("compiled for")
-    setting: str = column("setting")
-    mesh: str = column("mesh")
-    dtype: str = column("dtype")
-    batch: int = column("batch")
-    rows: int = column("batch a chip")
-    fits: bool = column("fits", default=False)
-    refused: float | None = column("needs", "GiB", default=None)
-    images_per_second: float | None = column("images a second a chip", default=None)
-    hours: float | None = column("an epoch", "h", default=None)
-    price: float | None = column("price of an epoch", default=None)
-    costs: Costs | None = None
 
 
 def described_batch(config: Config, num_classes: int = 0) -> dict[str, jax.ShapeDtypeStruct]:
@@ -114,6 +87,15 @@ def compile_for(config: Config, workdir: Path, target: Target, price: float = 0.
     _write(compiled, target, workdir)
     largest = max((step.rows for step in compiled if step.fits and (step.rows < rows or not step.setting)), default=0)
     return {"fits": compiled[0].fits, "batch_a_chip": largest}
+
+
+def until_one_fits(rows: int, compile_step: Callable[[int], CompiledStep]) -> list[CompiledStep]:
+    """Compiles a step of so many images a chip, and of halves of them until one fits; returns all of these steps."""
+    compiled: list[CompiledStep] = []
+    while rows and not (compiled and compiled[-1].fits):
+        compiled.append(compile_step(rows))
+        rows //= 2
+    return compiled
 
 
 def savings(config: Config, target: Target) -> list[dict[str, Any]]:
@@ -180,59 +162,6 @@ class _Compiler:
         return dataclasses.replace(step, fits=True, images_per_second=rate, hours=hours, price=price, costs=costs)
 
 
-def text_of(compiled: Sequence[CompiledStep], target: Target) -> str:
-    """The result for a terminal: whether the step fits in one line, then memory, work and communication."""
-    row = compiled[0]
-    title = f"{row.task} on {target} ({target.chips} x {target.chip.title}), {row.dtype}, {row.mesh}"
-    lines = [f"{title}: {verdict(compiled, target)}"]
-    step = next((row for row in compiled if row.costs is not None), None)
-    if step is None:
-        return lines[0]
-    costs: Costs = step.costs
-    if step.setting:
-        lines.append(f"\nWith {step.setting}:")
-    parts = ("arguments", "outputs", "temporaries", "code", "total")
-    memory = [{"memory a chip": name, "GiB": getattr(costs, name)} for name in parts]
-    of_cycles = f"{costs.mcycles:.4g} million cycles of the compiler's estimate at {target.chip.hertz / 1e9:g} GHz"
-    source = of_cycles if costs.cycles else "roofline of each kernel, as this compiler estimates no cycles"
-    paid = "" if step.price is None else f", {step.price:,.4g} at the price given"
-    lines += [
-        "",
-        as_text(memory),
-        f"of {costs.available:.2f} GiB",
-        "",
-        f"matrix products   {costs.tflop:.4g} TFLOP a chip",
-        f"moved by kernels  {costs.moved:.4g} GiB a chip",
-        f"estimated time    {costs.ms:.4g} ms a step, {step.images_per_second:,.0f} images a second a chip",
-        f"                  ({source};",
-        "                  without communication; nothing ran on a device)",
-        f"share of peak     {costs.share:.1%} of {target.chip.flops / 1e12:g} TFLOP/s",
-        f"an epoch          {step.hours:,.4g} hours{paid}",
-        "",
-    ]
-    sent = [
-        {"communication a chip": kind, "count": count, "MiB": size / 2**20}
-        for kind, (count, size) in costs.collectives.items()
-    ]
-    return "\n".join([*lines, as_text(sent) if sent else "no communication between chips"])
-
-
-def verdict(compiled: Sequence[CompiledStep], target: Target) -> str:
-    """Whether the step that was asked for fits, and what else does, in one sentence or two."""
-    first, *savers = compiled
-    step = f"a step of {first.batch} images, {first.rows} a chip,"
-    if first.fits:
-        return f"{step} fits."
-    size = "more" if first.refused is None else f"{first.refused:.2f} GiB"
-    able = [
-        f"with {row.setting} ({row.costs.total:.2f} GiB, {row.images_per_second:,.0f} images/s a chip)"
-        for row in savers
-        if row.costs
-    ]
-    remedy = f". It fits {', or '.join(able)}." if able else "; nothing that was tried fits."
-    return f"{step} does not fit ({size} of {target.memory / GIB:.2f}){remedy}"
-
-
 def _description(task: str) -> Callable[[Config, Length, int], DescribedStep]:
     """The `described` of a command.
 
@@ -261,4 +190,4 @@ def _write(compiled: Sequence[CompiledStep], target: Target, workdir: Path) -> N
     Table(compiled).write_csv(workdir / "compiled.csv", jax=jax.__version__)
     record = {"jax": jax.__version__, "steps": [dataclasses.asdict(row) for row in compiled]}
     write_atomically(workdir / "compiled.json", json.dumps(record, indent=2) + "\n")
-    described_page.page(compiled, verdict(compiled, target), target).save(workdir / "report.html")
+    described_page.page(compiled, target).save(workdir / "report.html")

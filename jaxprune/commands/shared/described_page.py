@@ -1,10 +1,10 @@
 """What a training step takes on devices that are described, as a page."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from jaxprune.accelerators import Target
 from jaxprune.accelerators.chips import GIB
+from jaxprune.commands.shared.compiled_step import CompiledStep, verdict
 from jaxprune.report import Report
 from jaxprune.report.plots import bar_plot
 from jaxprune.report.table import Table
@@ -15,19 +15,19 @@ ESTIMATED = (
 )
 
 
-def page(compiled: Sequence[Any], verdict: str, target: Target) -> Report:
+def page(compiled: Sequence[CompiledStep], target: Target) -> Report:
     """Makes the page.
 
     Args:
-      compiled: `CompiledStep`s, the one that was asked for first.
-      verdict: whether it fits, in a sentence.
+      compiled: the steps, the one that was asked for first.
       target: the devices.
     """
     title = f"{compiled[0].task} on {target}, compiled"
     report = Report(title, f"{target.chips} x {target.chip.title}, {compiled[0].dtype}")
-    section = report.section("Does it fit?", f"{verdict[0].upper()}{verdict[1:]}")
+    sentence = verdict(compiled, target)
+    section = report.section("Does it fit?", f"{sentence[0].upper()}{sentence[1:]}")
     section.note(ESTIMATED, kind="info")
-    sizes = {name(row): row.costs.total if row.costs else row.refused or float("nan") for row in compiled}
+    sizes = {row.title: row.costs.total if row.costs else row.refused or float("nan") for row in compiled}
     memory = {"memory of a chip": target.memory / GIB}
     section.figure(
         bar_plot(sizes, reference=memory, xlabel="GiB a chip"),
@@ -40,7 +40,7 @@ def page(compiled: Sequence[Any], verdict: str, target: Target) -> Report:
     step = next((row for row in compiled if row.costs), None)
     if step is not None:
         costs = step.costs
-        inside = report.section("What takes the memory", f"A step of {step.batch} images, {name(step)}.")
+        inside = report.section("What takes the memory", f"A step of {step.batch} images, {step.title}.")
         parts = {part: getattr(costs, part) for part in ("arguments", "outputs", "temporaries", "code")}
         inside.figure(bar_plot(parts, xlabel="GiB a chip"), caption="Memory of a chip by part.")
         inside.metric_tiles(
@@ -58,8 +58,3 @@ def page(compiled: Sequence[Any], verdict: str, target: Target) -> Report:
                 caption="Communication between chips in a step.",
             )
     return report
-
-
-def name(row: Any) -> str:
-    """A step in a plot: what is set otherwise than in the config, without the prefix of the command line."""
-    return row.setting.replace("--config.", "") or "as configured"

@@ -6,8 +6,9 @@ from typing import Any
 
 from jaxprune.bench.publish import device
 from jaxprune.commands.shared import inputs, reporting
-from jaxprune.commands.tune import page, subject
+from jaxprune.commands.tune import page
 from jaxprune.commands.tune.settings import bound_of
+from jaxprune.commands.tune.subject import open_subject
 from jaxprune.config import Config
 from jaxprune.evaluate import feature_files
 from jaxprune.files import write_atomically
@@ -23,27 +24,27 @@ _OF_PIXELS = ("mean_iou", "agreement")  # also, of a segmentation network
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Tunes, or resumes; writes the table, the report, and the plan as one line if it beats the dense network."""
-    tried = subject.opened(config)
-    names = {"images": feature_files.fingerprint(tried.sample.names), "data": tried.data}
+    subject = open_subject(config)
+    names = {"images": feature_files.fingerprint(subject.sample.names), "data": subject.data}
     with workdirs.locked(workdir):
         tuned = tune(
-            tried.model,
-            tried.images,
-            num_images=len(tried.sample),
+            subject.model,
+            subject.images,
+            num_images=len(subject.sample),
             bound=bound_of(config),
             settings=Settings(**{field.name: config[field.name] for field in dataclasses.fields(Settings)}),
-            smaller=tried.smaller,
-            healed=tried.healed,
+            smaller=subject.smaller,
+            healed=subject.healed,
             mesh=inputs.mesh(config),
             store=Store(workdir / FOLDER, names),
         )
         rows = page.table(tuned)
         rows.write_csv(workdir / "tune.csv", **device())
         _write_plan(workdir / PLAN, "" if tuned.healed or tuned.img_size else tuned.plan)
-        slug = f"tune-{Path(tried.origin).name}"
-        with reporting.report_section(workdir, tried.origin, "Tuned to this device", slug) as section:
+        slug = f"tune-{Path(subject.origin).name}"
+        with reporting.report_section(workdir, subject.origin, "Tuned to this device", slug) as section:
             page.describe(section, tuned)
-            reporting.broken_files(section, tried.source)
+            reporting.broken_files(section, subject.source)
     print(rows.only(*_IN_TERMINAL, *_OF_PIXELS).text(ends=False))
     print(tuned.why)
     return page.summary(tuned)

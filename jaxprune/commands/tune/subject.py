@@ -46,7 +46,7 @@ class Subject(NamedTuple):
     healed: Mapping[str, Any]
 
 
-def opened(config: Config) -> Subject:
+def open_subject(config: Config) -> Subject:
     """Opens the network of a config with its images; its run card says of which kind it is.
 
     Raises:
