@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -193,7 +194,7 @@ def _distinct(cells: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def as_text(rows: Rows) -> str:
-    """Formats rows in columns, the first aligned left; numbers with three digits."""
+    """Formats rows in columns, the first aligned left; numbers with three digits, NaN as a dash."""
     titles = list(dict.fromkeys(title for row in rows for title in row))
     lines = [titles, *([_text(row.get(title, "")) for title in titles] for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
@@ -202,7 +203,9 @@ def as_text(rows: Rows) -> str:
 
 
 def _text(value: Any) -> str:
-    return "" if value is None else format_number(value, ".3g") if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return "–" if math.isnan(value) else format_number(value, ".3g")
+    return "" if value is None else str(value)
 
 
 def write_csv(path: str | os.PathLike, rows: Rows, **same: Any) -> None:

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import pytest
 from ml_collections import ConfigDict
 
@@ -84,6 +85,10 @@ def test_what_is_traced_follows_the_platform_it_is_for(monkeypatch):
     assert platform() == "cpu" and kernels.chosen("float32", 64, 64) == "plain" and _usual() == "shift_add"
     with traced_for("tpu"):
         assert platform() == "tpu" and kernels.chosen("float32", 64, 64) == "blocked" and _usual() == "grouped"
+    monkeypatch.undo()
+    with traced_for("tpu"):
+        lengths = {tokens: kernels.chosen("bfloat16", tokens, tokens) for tokens in (197, 577, 785, 1370)}
+    assert lengths == {197: "plain", 577: "plain", 785: "blocked", 1370: "blocked"}
     with pytest.raises(UserError, match="Choose one of: cpu, gpu, tpu"), traced_for("fpga"):
         pass
     assert platform() == "cpu"
@@ -141,8 +146,6 @@ def compiled(monkeypatch):
             raise DoesNotFit(2 * rows * GIB, 15 * GIB)
         return COSTS
 
-    import jax
-
     monkeypatch.setattr(Target, "devices", lambda self: jax.devices()[:1])
     monkeypatch.setattr(accelerators, "costs", costs)
     monkeypatch.setattr(described, "lower", lowered)
@@ -177,6 +180,17 @@ def test_a_step_is_described_and_its_table_and_page_written(config, task, compil
     assert steps[2]["costs"]["collectives"]["all-reduce"] == [2, SENT["all-reduce"][1]] and steps[0]["costs"] is None
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Compiled, not run" in page and "It fits with --config.batch_size=4" in page and "batch_size=4" in page
+
+
+def test_an_epoch_takes_a_share_of_the_hours_on_several_chips_at_the_price_of_all(compiled, tmp_path, monkeypatch):
+    monkeypatch.setattr(Target, "devices", lambda self: jax.devices()[:1] * self.chips)
+    monkeypatch.setattr(described.inputs, "mesh", lambda config: parallel.make_mesh())
+    settings = ConfigDict({**main.load_config(CONFIG).to_dict(), "batch_size": 4})
+    described.compile_for(settings, tmp_path, Target.parse("v5e:2x2"), price=1.2)
+    (step,) = json.loads((tmp_path / "compiled.json").read_text())["steps"]
+    assert (step["batch"], step["rows"], step["images_per_second"]) == (4, 1, 10)
+    hours = settings.data.num_train / (4 * 10) / 3600
+    assert (step["hours"], step["price"]) == pytest.approx((hours, 4 * 1.2 * hours))
 
 
 def test_a_step_that_fits_is_compiled_once(compiled, tmp_path, capsys):

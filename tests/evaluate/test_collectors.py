@@ -115,6 +115,8 @@ def test_two_networks_are_paired_by_image_where_their_predictions_were_kept():
     assert half.accuracy == scores["others"].accuracy and half.over(half) == paired_difference(half.right, half.right)
     assert half.over(scores["others"]) == paired_difference(half.right, scores["others"].right)
     assert half.over(half).half < half.over(scores["others"]).half
+    better = scores[DENSE].over(half)
+    assert better == paired_difference(scores[DENSE].right, half.right) and better.value > 0
     apart = dataclasses.replace(half, right=None)
     assert apart == half and apart.over(half) == difference(half.accuracy, half.accuracy)
 

@@ -12,6 +12,7 @@ from jaxprune import main
 from jaxprune.bench.costs import BenchmarkRow, PlanCost, Promise
 from jaxprune.bench.timing import OverRounds, Turn
 from jaxprune.commands import benchmark, evaluate, train_ranker
+from jaxprune.commands.quickstart.page import verdicts
 from jaxprune.commands.shared import reporting
 from jaxprune.evaluate.collectors.agreement import Scores
 from jaxprune.evaluate.collectors.plans import PlanResult
@@ -181,6 +182,21 @@ def test_what_was_expected_is_checked():
     assert found[2]["measured"] == "+17.0 points [+17.0, +17.0] over random@0:keep_rate=0.25"
     slow = headline.checked(config, {"finetune": {"accuracy": 0.5}}, FLAGS[:1])
     assert [row["came true"] for row in slow] == ["no", "no", "no"]
+
+
+def test_the_verdicts_for_the_terminal_are_those_of_the_report():
+    config = main.load_config(CONFIG)
+    cost = "A step of PR-MIM takes 0.67 [0.67, 0.67] of the time of MAE's (2 rounds)."
+    helped = "training from scratch for"
+    (said, *rest) = verdicts(config, SUMMARIES, TURNS)
+    assert said.startswith("Whether pre-training helped cannot be told from these images: +14.0 points [-5.")
+    assert f"{helped} as many steps as fine-tuning." in said and rest == [cost]
+    config.scratch_time = "equal"
+    untrained = {**SUMMARIES, "pretrain": {**SUMMARIES["pretrain"], "ratio_to_mean_colour": 1.2}}
+    said, short = verdicts(config, untrained, None)
+    assert f"{helped} the time of both phases (236 s of steps, and 70 s from scratch)" in said
+    assert "no smaller than that of predicting" in short
+    assert verdicts(config, {phase: SUMMARIES[phase] for phase in ("pretrain", "finetune")}, TURNS) == [cost]
 
 
 def test_a_run_without_expectations_states_none():
