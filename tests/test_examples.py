@@ -66,7 +66,7 @@ def test_a_vit_is_pruned_as_it_is(folder):
 def test_a_method_of_ones_own_is_compared(folder):
     sizes = ["--keep_rates", "0.7", "0.5", "--img_sizes=48"]
     printed = run(folder, "compare_method.py", "--images=40", *sizes, "--rounds=1")
-    assert "its accuracy means nothing" in printed and "Unlike, keep_rate=0.7" in printed
+    assert "its accuracy means nothing" in printed and "Unlike:keep_rate=0.7" in printed
     place = folder / "comparison"
     names = {"accuracy.pdf", "accuracy.svg", "patches.png", "rows.csv", "table.tex"}
     assert {path.name for path in place.iterdir()} == names

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -158,7 +159,8 @@ def _name(plan: Any) -> str:
         raise UserError(f"A {type(plan).__name__} among the plans has no name: give {{name: network or plan}}.")
     if all(method_name(cls) for cls in plan.reducer_classes):
         return short_plan(plan.text)
-    return repr(plan).removeprefix("Plan(").removesuffix(")")
+    # A method without a name in texts: that of its class, punctuated as in the text of a plan.
+    return re.sub(r"^(\w+), ", r"\1:", repr(plan).removeprefix("Plan(").removesuffix(")"))
 
 
 def _method(name: str, plan: Contender | None) -> str:

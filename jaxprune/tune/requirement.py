@@ -23,12 +23,12 @@ class Bound(NamedTuple):
         on "throughput" in images/s or on the "speedup" over the dense network; a lower bound on "agreement" with the
         dense network or an upper bound on lost "accuracy", both in (0, 1).
       value: the bound.
-      alpha: with a bound on cost, the allowed risk; 0 allows any, and the safest plan within the bound is chosen.
+      alpha: with a bound on cost, the allowed risk; 1 allows any, and the safest plan within the bound is chosen.
     """
 
     kind: str
     value: float
-    alpha: float = 0.0
+    alpha: float = 1.0
 
     def check(self) -> "Bound":
         """Returns the bound.
@@ -50,9 +50,9 @@ class Bound(NamedTuple):
         if not self.on_cost and not 0 < self.value < 1:
             usual = 0.95 if self.kind == "agreement" else 0.01
             raise UserError(f"A bound of {self.value} on {self.kind} is not a fraction in (0, 1): use {usual}, say.")
-        if not 0 <= self.alpha < 1:
-            raise UserError(f"alpha={self.alpha} is not a risk: use 0 <= alpha < 1, such as 0.05; 0 allows any.")
-        if not self.on_cost and self.alpha:
+        if not 0 < self.alpha <= 1:
+            raise UserError(f"alpha={self.alpha} is no risk that images can show: use 0.05, say; 1 allows any.")
+        if not self.on_cost and self.alpha != 1:
             raise UserError(f"A bound on {self.kind} already bounds the risk: leave alpha={self.alpha} out.")
         return self
 
@@ -65,7 +65,7 @@ class Bound(NamedTuple):
     def risk(self) -> float:
         """The allowed risk; 1 if any risk is allowed."""
         if self.on_cost:
-            return self.alpha or 1.0
+            return self.alpha
         return round(1 - self.value, 12) if self.kind == "agreement" else self.value
 
     def against(self, dense: Cost) -> "Bound":

@@ -74,6 +74,7 @@ KINDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", dense.detectors())
 def test_one_program_trains_with_any_objects(name):
+    chex.clear_trace_counter()
     parts, program = step(name)
     for kind, boxes in KINDS.items():
         (total, losses), grads = program(parts.params, images(), objects(boxes), jax.random.key(1))

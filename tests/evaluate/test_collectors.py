@@ -58,6 +58,15 @@ def test_predictions_by_class_and_wrong_ones_first():
     assert found.accuracy() == (pytest.approx(4 / 6), *wilson_interval(4, 6))
 
 
+def test_examples_are_of_several_classes_where_images_come_class_by_class():
+    collector = predictions.PredictionCollector(lambda outputs: outputs["model"], most=3)
+    labels = np.repeat([0, 1, 2], 5)
+    for start in range(0, 15, 4):  # images of class 2 are right, the others wrong
+        batch = {"image": np.zeros((15, 8, 8, 3), np.uint8)[start : start + 4], "label": labels[start : start + 4]}
+        collector.update(batch, {"model": one_hot(np.full(len(batch["label"]), 2))})
+    assert [example.label for example in collector.result().examples] == [0, 1, 2]
+
+
 def test_agreement_is_with_the_dense_network_and_not_with_the_labels():
     logits = {DENSE: one_hot([0, 1, 1, 1, 2, 0]), "plan": one_hot([0, 1, 1, 2, 0, 0])}
     outputs = {

@@ -40,6 +40,6 @@ def test_the_difference_of_dense_from_itself_is_blank_and_one_that_is_unknown_is
     scores = {DENSE: Scores(Interval(0.9, 0.8, 1.0), 1.0), "topk": unknown}
     table = Comparison(scores, {}, [], {}, 10, {}).table(dict.fromkeys(scores, Network()))
     dense, topk = table.text(ends=False).splitlines()[1:]
-    assert "nan" not in dense and topk.count("nan") == 1
+    assert "–" not in dense and topk.count("–") == 1
     first, second = (row["accuracy − dense"] for row in table.flat())
     assert first is None and second != second

@@ -22,6 +22,15 @@ def test_patches_are_placed_by_the_shape_of_the_image():
     assert not np.array_equal(report.plan(PIXELS, AUX, grids=((2, 9), (2, 9))), expected)
 
 
+def test_of_many_steps_six_are_drawn_and_the_last_is_one_of_them():
+    steps = tuple(np.where(np.arange(18) < 18 - step, np.arange(18), -1)[None].repeat(2, 0) for step in range(12))
+    picture = report.plan(PIXELS, SimpleNamespace(assign=steps))
+    drawn = report.plan(PIXELS, SimpleNamespace(assign=steps[1::2]))
+    assert picture.shape[1] == drawn.shape[1] and picture.shape[0] > drawn.shape[0]  # with their numbers above
+    height = drawn.shape[0] // 2
+    assert np.array_equal(picture[-height:], drawn[-height:])
+
+
 def test_normalised_images_have_their_true_colours():
     record = Preprocessing((24, 48))
     normalised = (PIXELS / 255 - np.array(record.mean)) / np.array(record.std)

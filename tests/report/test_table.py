@@ -13,6 +13,7 @@ ROWS = [{"name": "topk", "speed": 1.23456}, {"name": "l2", "speed": 12.0, "note"
 
 
 def test_columns_line_up():
+    assert as_text([{"name": "dense", "gain": float("nan")}]) == "name   gain\ndense     –"
     assert as_text([{"name": "topk", "speed": 1.23456}, {"name": "l2", "speed": 12.0}]) == (
         "name  speed\n"
         "topk   1.23\n"

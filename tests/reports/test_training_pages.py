@@ -82,8 +82,9 @@ def test_pretraining(workdir):
     }
     assert captions(part) == [
         "At the end, loss on masked patches: training 1.25, held-out 1.125.",
-        "Held-out images, the encoder's input (masked patches are grey) and the reconstruction; thrown cells are "
-        "marked.",
+        "Held-out images. Masked patches, which the encoder does not see, are grey. Only they are reconstructed; "
+        "visible patches are those of the image. In the last column the thrown patches are marked, which do not enter "
+        "the decoder, where a framework has some.",
     ]
     assert {"step", "loss on masked patches", "training", "held-out"} <= set(part.figures[0].labels)
 

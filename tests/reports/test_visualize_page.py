@@ -38,7 +38,5 @@ def test_reconstructions_are_shown_with_their_order(tmp_path, monkeypatch):
     page = read_page(tmp_path / "report.html")
     assert (page.subtitle, list(page.parts)) == ("runs/mae", ["Reconstructions"])
     (figure,) = page.parts["Reconstructions"].figures
-    assert figure.caption.startswith(
-        "Original, masked, reconstructed, thrown patches marked. Only the structure inside"
-    )
+    assert figure.caption.startswith("Held-out images. Masked patches, which the encoder does not see, are grey.")
     assert "its mean and contrast are those of the original" in figure.caption

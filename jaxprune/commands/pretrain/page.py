@@ -8,6 +8,7 @@ from flax import nnx
 from jaxprune.checkpoints.build import build
 from jaxprune.commands.shared import reporting
 from jaxprune.config import Config
+from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.train.writer import read_metrics
 
 UNTRAINED = (
@@ -48,10 +49,7 @@ def describe(
         reporting.curves(section, records, {"train/loss": "training", "eval/loss": evaluated}, "loss on masked patches")
         pictures = sorted((workdir / "pictures").glob("reconstruction_*.png"))
         if pictures:
-            content = "the encoder's input (masked patches are grey) and the reconstruction"
-            note = f" {model.target.picture_note}" if model.target.picture_note else ""
-            subset = "Held-out" if held_out else "Training"
-            caption = f"{subset} images, {content}; thrown cells are marked.{note}"
+            caption = reconstruction.caption(model, "Held-out images" if held_out else "Training images")
             section.figure(reporting.read_picture(pictures[-1]), caption)
         reporting.wall_clock(section, summary)
         reporting.broken_files(section, *sources)

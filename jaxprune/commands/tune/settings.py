@@ -32,7 +32,7 @@ class Settings(inspection.NetworkInspection):
         "agreement", 'or "accuracy", of images or pixels; "speedup", "latency", "throughput", "memory"'
     )
     value: float = number(0.95, "the bound: share from 0 to 1, times as fast, ms per batch, images/s, or MiB", above=0)
-    alpha: float = number(0.0, "the risk that is allowed with a bound on cost; 0: any", at_least=0, below=1)
+    alpha: float = number(1.0, "the risk that is allowed with a bound on cost; 1: any", above=0, at_most=1)
     delta: float = number(0.1, "the probability that is allowed for violating the bound", above=0, below=1)
     methods: tuple[str, ...] = setting(METHODS, "methods without parameters; empty: all. Random is the baseline")
     places: tuple[tuple[int, ...], ...] = setting(

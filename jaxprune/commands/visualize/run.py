@@ -37,6 +37,5 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     path = writer.images(0, "visualize", picture)
     writer.close()
     with reporting.report_section(workdir, str(config.run), "Reconstructions", "visualize") as section:
-        note = f" {model.target.picture_note}" if model.target.picture_note else ""
-        section.figure(picture, f"Original, masked, reconstructed, thrown patches marked.{note}")
+        section.figure(picture, reconstruction.caption(model, "The image" if config.image else "Held-out images"))
     return {"picture": str(path), "images": len(images)}

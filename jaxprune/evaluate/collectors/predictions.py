@@ -1,5 +1,6 @@
 """A classifier's predictions for held-out images: accuracy overall and by class, confusions, some examples."""
 
+import collections
 import dataclasses
 import itertools
 import os
@@ -34,7 +35,7 @@ class Predictions(NamedTuple):
     Attributes:
       labels, predicted: the true and the predicted classes.
       confidences: probability of the predicted class.
-      examples: some images; wrong predictions first.
+      examples: some images, of as many classes as there are; wrong predictions first.
     """
 
     labels: Int[np.ndarray, "n"]
@@ -108,15 +109,37 @@ class PredictionCollector:
         self._columns.append((labels, predicted, confidences.max(-1)))
         for place, image in enumerate(batch["image"]):
             examples = self._examples[bool(predicted[place] == labels[place])]
-            if len(examples) < self._most:
+            if _makes_room(examples, int(labels[place]), self._most):
                 examples.append(Example(one_view(image), int(labels[place]), confidences[place]))
 
     def result(self) -> Predictions:
         """Returns the predictions for all images."""
         labels, predicted, confidences = map(np.concatenate, zip(*self._columns, strict=True))
-        right, wrong, half = self._examples[True], self._examples[False], self._most // 2
+        right, wrong = (_class_by_class(self._examples[kind]) for kind in (True, False))
+        half = self._most // 2
         examples = wrong[: self._most - min(half, len(right))] + right[: self._most - min(half, len(wrong))]
         return Predictions(labels, predicted, confidences, examples[: self._most])
+
+
+def _makes_room(examples: list[Example], label: int, most: int) -> bool:
+    """Whether an image of this class is added; of a new class, where there is no room, in the place of a repetition."""
+    if len(examples) < most:
+        return True
+    counts = collections.Counter(example.label for example in examples)
+    if label in counts or max(counts.values()) == 1:
+        return False
+    del examples[max(place for place, example in enumerate(examples) if counts[example.label] > 1)]
+    return True
+
+
+def _class_by_class(examples: Sequence[Example]) -> list[Example]:
+    """The first image of each class, then the second of each, and so on."""
+    seen: collections.Counter[int] = collections.Counter()
+    rounds = []
+    for example in examples:
+        rounds.append(seen[example.label])
+        seen[example.label] += 1
+    return [examples[place] for place in np.argsort(rounds, kind="stable")]
 
 
 def confusions(predictions: Predictions, num_classes: int) -> Int[np.ndarray, "c c"]:

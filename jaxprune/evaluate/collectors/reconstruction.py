@@ -73,6 +73,21 @@ def picture(model: Any, preprocessing: Preprocessing, images: np.ndarray) -> np.
     return reconstruction_rows(images, masked, thrown, reconstructions, model.grid, mean_colours=beside)
 
 
+def caption(model: Any, images: str) -> str:
+    """Returns what a `picture` shows.
+
+    Args:
+      model: the framework.
+      images: which images they are: "Held-out images".
+    """
+    note = f" {model.target.picture_note}" if model.target.picture_note else ""
+    return (
+        f"{images}. Masked patches, which the encoder does not see, are grey. Only they are reconstructed; visible "
+        "patches are those of the image. In the last column the thrown patches are marked, which do not enter the "
+        f"decoder, where a framework has some.{note}"
+    )
+
+
 def one_per_class(batches: Iterable[Mapping[str, np.ndarray]], count: int) -> np.ndarray:
     """Returns `count` images for pictures, of as many classes as there are, in their order; images without one differ.
 

@@ -12,7 +12,7 @@ from jaxprune.data.broken import read_or_next
 from jaxprune.data.crop_resize import prepare
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.report import Section
-from jaxprune.report.pictures.steps_of_plan import steps_of_plan
+from jaxprune.report.pictures.steps_of_plan import steps_drawn, steps_of_plan
 
 IMAGES_SHOWN, PLANS_SHOWN = 3, 6
 _SEED = 0
@@ -51,7 +51,8 @@ def describe(section: Section, plans: Sequence[Observed], analysis: Analysis) ->
             example = read_or_next(analysis.sources[member.network], indices[place])
             image = prepare(example["image"], member.model.preprocessing)
             steps = [rows[place][None] for rows in observed.patterns.assign]
-            pictures.append(_smaller(steps_of_plan(image[None], steps, member.grids), 1 + len(steps)))
+            columns = 1 + len(steps_drawn(len(steps)))
+            pictures.append(_smaller(steps_of_plan(image[None], steps, member.grids), columns))
             name = plan_name(member.network, member.plan, analysis.several_networks)
             if isinstance(analysis.answers, Answers):
                 predictions = analysis.answers.predictions[name_of(observed)]
