@@ -106,7 +106,9 @@ def verify(
     expected_parts = [np.asarray(part) for part in expected_of(fed)]
     largest = float(np.abs(expected_parts[0]).max())
     worst, ties = 0.0, set()
-    for ids in pieces:
+    for place, ids in enumerate(pieces):
+        if place < len(batches):  # a size that is compiled now
+            _log.info("Comparing in batches of %d.", len(ids))
         outputs = [np.asarray(part) for part in run(fed[ids])]
         if [part.shape for part in outputs] != [(len(ids), *part.shape[1:]) for part in expected_parts]:
             raise UserError(f"it returns arrays of {[part.shape for part in outputs]}")

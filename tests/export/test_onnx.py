@@ -150,5 +150,7 @@ def test_a_healed_file_is_written_and_verified(tmp_path, caplog):
         written = export.onnx(reloaded, tmp_path / "a.onnx")
     # Each of its stages, which take long, begins with a line.
     lines = [record.message for record in caplog.records if record.name.startswith("jaxprune.export")]
-    assert lines[0] == "a.onnx: tracing the network and converting it." and "comparing it with the network" in lines[-1]
+    tracing, reading, *batches = lines
+    assert tracing == "a.onnx: tracing the network and converting it." and "comparing it with the network" in reading
+    assert batches == [f"Comparing in batches of {size}." for size in verify.BATCHES]
     assert written.difference <= verify.TOLERANCE and reloaded.plan == model.plan
