@@ -117,6 +117,7 @@ def test_a_published_file_predicts_what_the_run_predicts(trained, photographs, t
     np.testing.assert_array_equal(found.predicted, same.predicted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["evaluate.py", "predict.py", "prune.py", "benchmark.py"])
 def test_every_task_opens_a_classifier_in_the_same_words(name, trained):
     config = main.load_config(str(CONFIGS / name))

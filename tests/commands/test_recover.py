@@ -135,7 +135,8 @@ def test_opinions_are_counted():
     assert unlabelled.accuracy() == "" and not unlabelled.labelled and unlabelled.agreement(unlabelled).value == 1.0
 
 
-def test_a_network_without_a_head_is_judged_by_a_linear_head(run_directory):
+@pytest.mark.slow
+def test_a_network_without_a_head_is_judged_by_a_linear_head():
     class Headless:
         num_classes = 0
 

@@ -69,6 +69,7 @@ def test_tokens_logits_and_confidence(case):
     close(of_call, logits)
 
 
+@pytest.mark.slow
 def test_relations(case):
     file, _, (outputs, added), _ = case
     if "relation_stage1_last_f64" not in file:

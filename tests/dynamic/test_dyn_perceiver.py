@@ -74,6 +74,7 @@ def test_exits(case):
         close(values, file[f"logits_{exit}_f64"], exit)
 
 
+@pytest.mark.slow
 def test_published_names(case):
     file, model = case
     named, expected = to_published(model), tensors_of(file)

@@ -55,6 +55,7 @@ def test_buckets_equal_all_exits_at_once(remainder, batch_size, cascade, images,
         assert rows == (exits > 0).sum()
 
 
+@pytest.mark.slow
 def test_held_rows_fill_batches(cascade, images, expected):
     _, thresholds, exits = expected
     engine = dynamic.Engine(cascade, thresholds, batch_size=8, remainder="hold")

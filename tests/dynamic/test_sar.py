@@ -190,6 +190,7 @@ def test_published_names(name):
 
 
 # Multiply-accumulates of the published networks with all masks open and closed, in units of 10⁹.
+@pytest.mark.slow
 @pytest.mark.parametrize(("bottleneck", "costs"), [(True, (2.90, 1.86)), (False, (2.38, 1.29))])
 def test_published_costs(bottleneck, costs):
     model = nnx.eval_shape(lambda: dynamic.create("sar", bottleneck=bottleneck, rngs=nnx.Rngs(0)))

@@ -69,6 +69,7 @@ def flipped(data: bytes, model) -> bytes:
     return data[: at + 3] + bytes([data[at + 3] ^ 0x40]) + data[at + 4 :]
 
 
+@pytest.mark.slow
 def test_a_file_with_a_wrong_weight_is_refused_and_removed(pruned, tmp_path, monkeypatch):
     model, path, _ = pruned
     monkeypatch.setattr(as_stablehlo.export, "export", lambda *_, **__: lambda *_: Whole(path.read_bytes(), model))

@@ -102,6 +102,7 @@ def test_other_activations_and_networks_without_one_are_refused(name, activation
         models.create(name, act_layer=activation, rngs=nnx.Rngs(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "warnings"), [({}, 1), ({"act_layer": "gelu_tanh"}, 0)])
 def test_transformers_siglip_warns_of_another_activation(arguments, warnings, caplog):
     file = golden("hosts/hf_siglip")

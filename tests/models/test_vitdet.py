@@ -125,6 +125,7 @@ def test_merged_rows_have_no_place_in_windows():
         models.create("vitdet", **TINY, global_blocks=(4,), rngs=nnx.Rngs(0))
 
 
+@pytest.mark.slow
 def test_published_sizes():
     assert default_global_blocks(12) == (2, 5, 8, 11) and default_global_blocks(24) == (5, 11, 17, 23)
     model = nnx.eval_shape(lambda: models.create("vitdet_base_patch16_1024", rngs=nnx.Rngs(0)))

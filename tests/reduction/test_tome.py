@@ -163,6 +163,7 @@ def test_what_becomes_of_a_pair(name):
             np.testing.assert_array_equal(sources(row_map, rows - config["r"]), file["source"][:, prefix:, prefix:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", golden_names("newer/tofu_net_*"))
 def test_networks_that_prune_first_and_merge_later(name):
     file = golden(name)

@@ -165,6 +165,7 @@ def test_moco_over_the_batch_as_published_and_by_image():
     np.testing.assert_allclose(alone.max(1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_gfnet_turns_an_action_into_a_window():
     window = grid_of(FUNCTIONS["gfnet/ids"])
     # The file does not say its grid, which is that of the others.

@@ -153,6 +153,7 @@ def test_other_networks_give_the_tables_of_load_pretrained(which, size, tmp_path
     same_tables(saved_file(model, tmp_path, SIZES[size], make), loaded(model, SIZES[size], make))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pos_embed", "decoder.pos_embed"])
 def test_a_computed_table_is_that_of_the_new_grid(name, tmp_path):
     _, kind, sizes = OTHERS["mae"]
