@@ -152,7 +152,6 @@ def compiled(monkeypatch):
     return tried
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "task"), [(CONFIG, "pretrain"), ("configs/reduction/imagenet.py:smoke", "finetune")]
 )

@@ -183,7 +183,6 @@ def test_the_keep_rate_may_fall_by_the_epoch(tmp_path, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_only_masking_methods_learn_tokens_from_a_teacher(dense, tmp_path):
     with pytest.raises(UserError, match=r"set distill\.tokens=0"):
         run(f"reduction/small.py:smoke,method=topk,run={dense}", tmp_path, teacher=dense)

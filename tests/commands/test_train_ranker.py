@@ -187,7 +187,6 @@ def test_what_makes_no_sense_is_refused(what, weights, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_runs_of_another_kind_are_refused(trained, weights, tmp_path, caplog):
     workdir, _ = trained
     with pytest.raises(UserError, match="give a pre-training run"):
