@@ -1,12 +1,14 @@
 """Blood cells: boxes of red and white cells and platelets in 364 photographs of 640 × 480 pixels (BCCD), on DINOv2.
 
-python -m jaxprune.main --config=configs/dense/bccd.py[:small=true] --config.data.path=BCCD --config.model.weights=FILE
+python -m jaxprune.main --config=configs/dense/bccd.py[:small=true,wide=true] --config.data.path=BCCD \\
+    --config.model.weights=FILE
 
 BCCD is the directory of that name in https://github.com/Shenggan/BCCD_Dataset, PASCAL VOC's layout with lists of 292
 images to train on and 72 to test on; FILE holds the weights of `vit_small_patch14_dinov2`. Images are resized to fit
 560 × 560 pixels, a grid of 40 × 40; there are no masks. `--config.frozen=True` trains pyramid and heads alone. With
 `small=true` that is what is done, at 280 × 280 pixels and with smaller heads, in half an hour on a CPU core
-(docs/results.md has its results). To compare plans afterwards:
+(docs/results.md has its results). A quarter of each square is padding: `wide=true` reads 560 × 420 pixels, 280 × 210
+when small, which these photographs fill. To compare plans afterwards:
 
 python -m jaxprune.main --config=configs/dense/bccd.py --config.detector=runs/bccd --config.data.source= \\
     --config.plans="('tome:r=20','topk@9:keep_rate=0.5,restore=last')" --config.rounds=5 --workdir=runs/bccd_plans
@@ -17,7 +19,7 @@ from jaxprune.config import parse_arg
 
 
 def get_config(arg=None):
-    args = parse_arg(arg, small=False)
+    args = parse_arg(arg, small=False, wide=False)
     config = detect.recipe(
         batch_size=4,
         steps=2000,
@@ -68,6 +70,9 @@ def get_config(arg=None):
     )
     if args.small:
         _shrink(config)
+    if args.wide:
+        side = config.data.img_size
+        config.data = {**config.data.to_dict(), "img_size": (side * 3 // 4, side)}
     return detect.smoke(config) if args.smoke else config
 
 

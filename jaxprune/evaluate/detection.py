@@ -94,7 +94,7 @@ def measure(
     mesh: Mesh,
     *,
     batch_size: int,
-    sides: Mapping[str, int] | None = None,
+    sizes: Mapping[str, tuple[int, int]] | None = None,
     masks: bool = True,
     intervals: bool = True,
     pictures: int = 0,
@@ -109,34 +109,34 @@ def measure(
     Args:
       networks: {name: (its structure, its arrays)}, the dense one first.
       truth: the objects of the source.
-      record: the preprocessing of images, for the side of the square that networks read and its normalisation.
+      record: the preprocessing of images: the height and width that networks read, and the normalisation.
       batch_size: images a batch.
-      sides: {name: side} of networks that read smaller squares, into which the same images are resized.
+      sizes: {name: (height, width)} of networks that read smaller images, to which the same ones are resized.
       masks: whether the networks have masks.
       intervals: whether to match detections image by image too, for intervals over images.
       pictures: number of images to keep, evenly spread.
       num_threads, process_index, process_count: see `data.eval_batches`.
     """
-    by_side: dict[int, list[str]] = {}
+    by_size: dict[tuple[int, int], list[str]] = {}
     for name in networks:
-        by_side.setdefault((sides or {}).get(name, max(record.sides)), []).append(name)
+        by_size.setdefault((sizes or {}).get(name, record.img_size), []).append(name)
     count = min(pictures, len(source))
     places = frozenset(i * len(source) // max(count, 1) for i in range(count))
     forwards = {name: Forward(predictor(parts, record), arrays) for name, (parts, arrays) in networks.items()}
     collected: dict[str, _OfNetwork] = {}
-    for side, names in by_side.items():
+    for size, names in by_size.items():
         batches = data.eval_batches(
             source,
             batch_size=batch_size,
             preprocessing=record,
-            transform=TestObjects(side),
+            transform=TestObjects(size),
             num_threads=num_threads,
             process_index=process_index,
             process_count=process_count,
         )
         collectors = [_OfNetwork(name, truth, places) for name in names]
-        of_side = run_over(batches, {name: forwards[name] for name in names}, collectors, mesh, desc="detect")
-        collected |= zip(names, of_side, strict=True)
+        found = run_over(batches, {name: forwards[name] for name in names}, collectors, mesh, desc="detect")
+        collected |= zip(names, found, strict=True)
     kinds = ("bbox", "segm") if masks else ("bbox",)
     outcomes = {}
     for name in networks:

@@ -22,10 +22,11 @@ from jaxprune.data.objects.truth import Truth
 from jaxprune.errors import UserError
 from jaxprune.evaluate.detection import measure
 from jaxprune.nn.params import split
+from jaxprune.nn.patch_embed import pair
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIGS = ROOT / "configs/dense"
-NAMES = ("coco.py", "scenes_detect.py", "bccd.py", "bccd.py:small=true")
+NAMES = ("coco.py", "scenes_detect.py", "bccd.py", "bccd.py:small=true", "bccd.py:small=true,wide=true")
 
 
 def config(name, **changes):
@@ -58,7 +59,7 @@ def test_a_whole_detector_is_described_by_its_config(name):
     made = config(name)
     network = nnx.eval_shape(lambda: networks.new(made, 3))
     assert network.num_classes == 3 and (network.mask_head is None) == (made.data.masks == "none")
-    assert network.preprocessing.img_size == (made.data.img_size,) * 2
+    assert network.preprocessing.img_size == pair(made.data.img_size)
 
 
 def refusal(made, tmp_path):
@@ -227,6 +228,20 @@ def test_a_trained_detector_is_tested_under_plans(trained, tmp_path):
     assert "difference" in (tmp_path / "plans/report.html").read_text()
     with (tmp_path / "plans/plans.csv").open() as file:
         assert [row["plan"] for row in csv.DictReader(file)] == list(tested["plans"])
+
+
+@pytest.mark.slow
+def test_a_detector_of_rectangles_is_trained_and_tested(tmp_path):
+    made = config("scenes_detect.py:smoke", steps=2, checkpoint_every=0)
+    made.data = {**made.data.to_dict(), "img_size": (16, 32)}
+    assert 0 <= run(made, tmp_path / "run")["box_AP"] <= 1
+    assert "resized to fit 32 × 16 pixels" in (tmp_path / "run/report.html").read_text()
+    model = checkpoints.load_model(tmp_path / "run")
+    assert model.preprocessing.img_size == (16, 32)
+    made = config("scenes_detect.py:smoke", detector=str(tmp_path / "run"), plans=("topk:restore=last",), keep_rate=0.5)
+    made.update(reduction_loc=(0,))
+    made.data.source = ""
+    assert list(run(made, tmp_path / "plans")["plans"])[:2] == ["dense", "topk:restore=last"]
 
 
 @pytest.mark.slow

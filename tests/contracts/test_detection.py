@@ -12,7 +12,9 @@ from support import quick_compile
 
 from jaxprune import checkpoints, dense, reduction, scoring
 from jaxprune.errors import UserError
+from jaxprune.nn.around_host import host_of
 from jaxprune.nn.params import merge, split, variables
+from jaxprune.preprocessing import Preprocessing
 
 SIZES = {"img_size": 32, "patch_size": 8, "pretrain_img_size": 16, "embed_dim": 16, "depth": 4, "num_heads": 2}
 SMALL = {"features": 8, "hidden": 8, "anchor_sizes": (4, 8, 16, 24, 32), "rpn_batch": 8, "roi_batch": 8}
@@ -20,26 +22,31 @@ COUNTS = {"before_nms": (20, 20), "after_nms": (12, 12), "max_detections": 4, "m
 CLASSES, PLACES = 3, 6
 
 
-@functools.cache
-def build(name, encoder="vitdet"):
+def made(name, encoder="vitdet", img_size=32):
     sizes = (
         {**SIZES, "window_size": 3}
         if encoder == "vitdet"
         else {k: v for k, v in SIZES.items() if k != "pretrain_img_size"}
     )
+    sizes["img_size"] = img_size
     return dense.create(name, encoder=encoder, num_classes=CLASSES, **sizes, **SMALL, **COUNTS, rngs=nnx.Rngs(0))
+
+
+@functools.cache
+def build(name, encoder="vitdet", img_size=32):
+    return made(name, encoder, img_size)
 
 
 def images(batch=2):
     return jax.random.normal(jax.random.key(0), (batch, 32, 32, 3))
 
 
-def objects(boxes, *, batch=2, places=PLACES):
+def objects(boxes, *, batch=2, places=PLACES, shape=(32, 32)):
     """The same objects in all images, with bitmaps of their boxes."""
     count = len(boxes)
     filled = np.zeros((batch, places, 4), np.float32)
     filled[:, :count] = np.asarray(boxes, np.float32).reshape(-1, 4)
-    y, x = np.mgrid[:32, :32] + 0.5
+    y, x = np.mgrid[: shape[0], : shape[1]] + 0.5
     corners = filled[..., None, None]
     masks = (x > corners[:, :, 0]) & (x < corners[:, :, 2]) & (y > corners[:, :, 1]) & (y < corners[:, :, 3])
     valid = np.broadcast_to(np.arange(places) < count, (batch, places))
@@ -147,6 +154,33 @@ def test_a_plain_vit_and_boxes_alone():
         lambda key: boxes.loss(images(), objects(KINDS["two"]), key=key)[1].losses, jax.random.key(0)
     )
     assert "loss_mask" not in losses
+
+
+def test_images_may_be_rectangles():
+    """A 4:3 image has three quarters of the places of its square, in every map."""
+    detector, shape = nnx.eval_shape(lambda: made("mask_rcnn", img_size=(24, 32))), (24, 32)
+    assert host_of(detector).sites()[0].grid == (3, 4)
+    maps = nnx.eval_shape(lambda detector: detector.maps(jnp.zeros((1, *shape, 3))), detector)
+    assert [part.shape[1:3] for part in maps] == [(12, 16), (6, 8), (3, 4), (1, 2), (1, 1)]
+    places = detector.rpn.anchors(maps, shape[0])[0]
+    x, y = (places[:, :2] + places[:, 2:]).T / 2
+    assert x.max() == shape[1] - 2 and y.max() == shape[0] - 2  # places of the finest map are 2 pixels apart
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", ["vitdet", "vit"])
+def test_a_detector_of_rectangles_learns_is_reduced_and_is_loaded(encoder, tmp_path):
+    shape = (24, 32)
+    detector = build("mask_rcnn", encoder, shape)
+    photos, truth = jnp.zeros((1, *shape, 3)), objects([(2, 2, 30, 20)], batch=1, shape=shape)
+    loss, _ = jax.eval_shape(lambda key: detector.loss(photos, truth, key=key), jax.random.key(0))
+    assert loss.shape == ()
+    reduced = reduction.apply(detector, reduction.Plan("topk", keep_rate=0.5, reduction_loc=(0,), restore="last"))
+    assert jax.eval_shape(reduced, photos).masks.shape == (1, 4, 28, 28)
+    detector.preprocessing = Preprocessing(shape)
+    checkpoints.save_model(detector, tmp_path / "detector.safetensors")
+    loaded = checkpoints.load_model(tmp_path / "detector.safetensors")
+    assert loaded.preprocessing.img_size == shape and host_of(loaded).sites()[0].grid == (3, 4)
 
 
 @pytest.mark.parametrize("name", dense.detectors())

@@ -10,6 +10,7 @@ from jaxprune.data.objects.coco import CocoObjects
 from jaxprune.data.objects.open_objects import open_objects
 from jaxprune.data.objects.voc import VocObjects
 from jaxprune.errors import UserError
+from jaxprune.nn.patch_embed import pair
 
 # The settings of `config.data` that the sources take as they are.
 _OPTIONS = {
@@ -26,7 +27,7 @@ def source(config: Config, split: str) -> Any:
     options: dict[str, Any] = {name: data[name] for name in _OPTIONS[data.source]}
     if data.source == "scenes":
         count = data.num_train if trains else data.num_eval
-        options |= {"num_examples": count, "image_size": data.img_size, "seed": config.seed}
+        options |= {"num_examples": count, "image_size": pair(data.img_size), "seed": config.seed}
     if data.source == "coco":
         options["with_objects"] = trains
     return open_objects(data.source, split=data.train_split if trains else data.eval_split, **options)

@@ -5,13 +5,14 @@ from typing import Any
 from jaxprune.commands.shared import dense_networks
 from jaxprune.config import Config
 from jaxprune.dense import Detector
+from jaxprune.nn.patch_embed import pair
 
 
 def new(config: Config, num_classes: int) -> Detector:
     """Builds the network of `config.model` and `config.head`, its encoder started from the weights of the config."""
     return dense_networks.new(
         config,
-        img_size=config.data.img_size,
+        img_size=pair(config.data.img_size),
         num_classes=num_classes,
         with_masks=config.data.masks != "none",
     )
@@ -29,4 +30,4 @@ def trained(config: Config) -> tuple[Any, tuple[str, ...]]:
 def with_recorded(config: Config, network: Detector) -> Config:
     """Returns a config whose `data` is that of the run `config.detector`, if it names no source."""
     remedy = "config.data.source=coco, yolo or voc with config.data.path"
-    return dense_networks.with_recorded(config, config.detector, network, max(network.preprocessing.sides), remedy)
+    return dense_networks.with_recorded(config, config.detector, network, network.preprocessing.img_size, remedy)

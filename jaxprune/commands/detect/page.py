@@ -16,6 +16,7 @@ from jaxprune.evaluate.detection import DetectionOutcome
 from jaxprune.files import make_directory
 from jaxprune.measures.detection_matches import DRAWS, at_overlap, interval, paired_interval
 from jaxprune.measures.intervals import NO_INTERVAL, Interval
+from jaxprune.nn.patch_embed import pair
 from jaxprune.report import Section
 from jaxprune.report.table import Table, column
 from jaxprune.train.writer import read_metrics
@@ -99,11 +100,11 @@ def describe(
 def _head(
     section: Section, config: Config, workdir: Path, summary: Mapping[str, Any], outcome: DetectionOutcome
 ) -> None:
-    side = config.data.img_size
+    height, width = pair(config.data.img_size)
     section.text(
         f"{dense_page.introduction(config, summary, 'only pyramid and heads are')} Tested on {summary['images']} "
-        f"images, resized to fit {side} × {side} pixels. AP is COCO's: the mean over overlaps from .5 to .95 and over "
-        "classes."
+        f"images, resized to fit {width} × {height} pixels. AP is COCO's: the mean over overlaps from .5 to .95 and "
+        "over classes."
     )
     scores = {f"{title} AP": f"{title}_AP" for kind, title in TITLES.items() if kind in outcome.precision}
     dense_page.add_tiles(section, summary, scores, BOOTSTRAP)

@@ -126,13 +126,13 @@ def measured(
     truth: Truth,
     mesh: Any,
     last: bool = True,
-    sides: dict[str, int] | None = None,
+    sizes: dict[str, tuple[int, int]] | None = None,
 ) -> dict[str, DetectionOutcome]:
     """Returns what detectors find in a source, by name; see `evaluate.detection`.
 
     Args:
       last: whether intervals and pictures are wanted.
-      sides: of networks that read smaller images.
+      sizes: {name: (height, width)} of networks that read smaller images.
     """
     return measure(
         arrays,
@@ -141,7 +141,7 @@ def measured(
         preprocessing(config),
         mesh,
         batch_size=config.test_batch or config.batch_size,
-        sides=sides,
+        sizes=sizes,
         masks=config.data.masks != "none",
         intervals=last,
         pictures=config.pictures if last else 0,
@@ -181,12 +181,12 @@ def _test(config: Config, workdir: Path) -> dict[str, Any]:
     inputs.require_same_classes(class_names, source, config.detector)
     truth, by_plan = Truth.of(source), dense_networks.under_plans(config, network)
     arrays = dense_networks.arrays(by_plan)
-    sides = {name: max(detector.preprocessing.sides) for name, detector in by_plan.items()}
+    sizes = {name: detector.preprocessing.img_size for name, detector in by_plan.items()}
     return dense_networks.conclude_test(
         config,
         workdir,
         by_plan,
-        measured(config, arrays, source, truth, shared_inputs.mesh(config), sides=sides),
+        measured(config, arrays, source, truth, shared_inputs.mesh(config), sizes=sizes),
         source,
         scores=_scores,
         describe=functools.partial(describe, truth=truth, class_names=class_names),

@@ -18,7 +18,9 @@ from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 class ObjectImages:
     """How images and their objects are prepared."""
 
-    img_size: int = number(1024, "side of the square that the network sees, in pixels", at_least=1)
+    img_size: int | tuple[int, int] = number(
+        1024, "what the network sees, in pixels: the side of a square, or (height, width)", at_least=1
+    )
     scale: tuple[float, float] = number((0.1, 2.0), "range of the scale of images in training, 1: they fit", above=0)
     flip: float = number(0.5, "share of images that are mirrored in training", at_least=0, at_most=1)
     masks: str = choice("polygons", '"polygons", cut exactly; "bitmaps"; or "none", boxes only', MASKS)

@@ -52,7 +52,7 @@ def found(model: Detector, image: np.ndarray) -> list[dict[str, Any]]:
       image: uint8 (h, w, 3), of any size.
     """
     record = model.preprocessing
-    prepared = picture.batch_of_one(TestObjects(max(record.sides)), {"image": image})
+    prepared = picture.batch_of_one(TestObjects(record.img_size), {"image": image})
     batch = {"index": np.zeros(1, np.int32), **prepared}
     images, sizes, _ = detector_input(batch, mean=record.mean, std=record.std)
     collector = DetectionCollector({}, [0], range(model.num_classes))

@@ -237,18 +237,18 @@ def _pixels(mask: Any, box: Any, shape: Shape) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class TestObjects:
-    """Resizes an image so that its longer side fills a square, and pads it.
+    """Resizes an image to fit into a rectangle, keeping its aspect ratio, and pads it at the bottom or the right.
 
     A batch has `extent` int32 (b, 2), rows and columns of the resized image, and `shape` int32 (b, 2), those of the
     original one; the objects themselves stay in the source, since average precision reads all of them.
 
     Attributes:
-      size: side of the square.
+      size: height and width of the result.
     """
 
     __test__ = False  # no test of pytest
 
-    size: int = 1024
+    size: Shape = (1024, 1024)
 
     def is_identity(self, shape: Shape) -> bool:
         """Never: a batch has further columns."""
@@ -257,15 +257,31 @@ class TestObjects:
     def prepare(self, example: Example, draws: Draws, shuffled: bool) -> Example:
         """Returns the arrays of an example that change."""
         image = plain(example["image"])
-        shape = shortest_edge(image.shape[:2], self.size, self.size)
+        shape = whole_size(image.shape[:2], self.size)
         resized = np.asarray(Image.fromarray(image).resize((shape[1], shape[0]), Image.Resampling.BILINEAR))
         nothing = {name: np.zeros(0, np.float32) for name in ("boxes", "classes", "crowd", "masks") if name in example}
         return {
             **nothing,
-            "image": pad(resized, (self.size, self.size), 0),
+            "image": pad(resized, self.size, 0),
             "extent": np.array(shape, np.int32),
             "shape": np.array(image.shape[:2], np.int32),
         }
+
+
+def whole_size(shape: Shape, target: Shape) -> Shape:
+    """The size of an image that is resized until it just fits into `target`.
+
+    For a square it is rounded as `shortest_edge` rounds it: the image first covers the target, and then shrinks.
+
+    >>> whole_size((480, 640), (1024, 1024)), whole_size((480, 640), (420, 560)), whole_size((640, 480), (420, 560))
+    ((768, 1024), (420, 560), (420, 315))
+    """
+    factor = max(most / side for side, most in zip(shape, target, strict=True))
+    height, width = (side * factor for side in shape)
+    if height > target[0] or width > target[1]:
+        shrink = min(target[0] / height, target[1] / width)
+        height, width = height * shrink, width * shrink
+    return max(int(height + 0.5), 1), max(int(width + 0.5), 1)
 
 
 def shortest_edge(shape: Shape, shortest: int, longest: int) -> Shape:

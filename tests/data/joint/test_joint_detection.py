@@ -74,6 +74,21 @@ def test_sizes_of_the_test(short, most):
         assert detection.shortest_edge(tuple(shape), int(short), int(most)) == tuple(size)
 
 
+@pytest.mark.parametrize("side", [112, 560, 1024])
+def test_a_square_holds_whole_images_as_published(side):
+    for shape in [*map(tuple, FILE["in/sizes_hw"].tolist()), (2047, 2048), (3, 1000), (479, 640), (683, 1024)]:
+        assert detection.whole_size(shape, (side, side)) == detection.shortest_edge(shape, side, side)
+
+
+def test_a_rectangle_holds_whole_images():
+    for shape, size in {(30, 40): (24, 32), (40, 30): (24, 18), (24, 32): (24, 32), (10, 40): (8, 32)}.items():
+        example = detection.TestObjects((24, 32)).prepare({"image": np.full((*shape, 3), 9, np.uint8)}, None, False)
+        assert example["image"].shape == (24, 32, 3) and tuple(example["extent"]) == size
+        assert (example["image"] > 0).any(2).sum() == size[0] * size[1]
+        # At scale 1, training fits images as the test does.
+        assert detection.jittered_size(shape, (24, 32), 1.0) == size
+
+
 @pytest.mark.parametrize("masks", ["bitmaps", "none"])
 def test_scenes_become_batches_of_one_shape(masks):
     scenes, change = SceneObjects(12, 32), detection.TrainObjects((32, 48), masks=masks, num_objects=3)
@@ -108,7 +123,7 @@ def test_objects_that_do_not_fit():
 
 
 def test_the_image_of_a_test_keeps_its_shape_beside_it():
-    example = detection.TestObjects(40).prepare(SceneObjects(1, (20, 30))[0], None, False)
+    example = detection.TestObjects((40, 40)).prepare(SceneObjects(1, (20, 30))[0], None, False)
     assert example["image"].shape == (40, 40, 3) and example["extent"].tolist() == [27, 40]
     assert example["shape"].tolist() == [20, 30] and not example["image"][27:].any()
 
@@ -133,7 +148,7 @@ def test_batches_are_what_a_detector_reads(masks):
                 batch_size=2,
                 preprocessing=Preprocessing((40, 40)),
                 num_threads=1,
-                transform=detection.TestObjects(40),
+                transform=detection.TestObjects((40, 40)),
             )
         )
     )

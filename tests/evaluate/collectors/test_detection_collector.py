@@ -45,7 +45,7 @@ def test_objects_as_detections(shift):
     source = Files(COUNT, SHAPE)
     content = coco_content(source, [SHAPE] * COUNT)
     collector = DetectionCollector(content, range(1, COUNT + 1), range(1, source.num_classes + 1))
-    change = TestObjects(SIDE)
+    change = TestObjects((SIDE, SIDE))
     for index in range(COUNT):
         example = source[index]
         batch = {"index": [index], **{name: [part] for name, part in change.prepare(example, None, False).items()}}
