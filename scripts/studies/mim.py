@@ -27,11 +27,7 @@ if __name__ == "__main__":
     host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
 
 import argparse
-import contextlib
-import fcntl
-import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +37,9 @@ import numpy as np
 import study
 from flax import nnx
 from ml_collections import ConfigDict
+from pieces import Pieces, run_task
 
-from jaxprune import commands, compile_cache, main, mim, models
+from jaxprune import compile_cache, main, mim, models
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.checkpoints.build import build
 from jaxprune.checkpoints.card import Card
@@ -283,14 +280,6 @@ def classified(args, network, config) -> dict[str, float]:
     return {name: row.accuracy.value for name, row in zip(("kNN", "linear"), rows, strict=True)}
 
 
-def run_task(name, config, folder) -> dict[str, Any]:
-    """Runs a task, and ends the program if a signal stopped it."""
-    summary = commands.find(name)(config, folder)
-    if summary.get("stopped") == "signal":
-        raise SystemExit("Stopped: run the same command again to resume.")
-    return summary
-
-
 def tuned(args, config, folder) -> dict[str, float]:
     """Fine-tunes, or trains from scratch, and returns the accuracy, clean and under corruption."""
     summary = run_task("finetune", config, folder / "finetune")
@@ -353,72 +342,6 @@ def learns(args, name, steps) -> dict[str, float]:
         "untrained kNN": classified(args, untrained, first)["kNN"],
         **classified(args, network, first),
     }
-
-
-class Pieces:
-    """The pieces of a study, each measured once and stored as a line of JSON; several processes may share them.
-
-    Args:
-      args: the parsed command line.
-    """
-
-    def __init__(self, args):
-        self._path, self._ends = args.out / "pieces.jsonl", time.monotonic() + 3600 * args.hours
-        self._longest = 0.0
-        self.found: dict[str, dict[str, float]] = {}
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._read()
-
-    def get(self, name: str, call) -> bool:
-        """Measures a piece, unless it is stored or another process is measuring it.
-
-        Returns:
-          False if less time is left than the longest piece took.
-        """
-        with locked(self._path.parent / "locks" / name, wait=False) as own:
-            self._read()
-            if name in self.found:
-                return True
-            if not own:
-                print(f"{name}: another process is measuring it.", flush=True)
-                return True
-            if time.monotonic() + self._longest > self._ends:
-                print(f"No time left for {name} within --hours: run the same command again to resume.")
-                return False
-            start = time.monotonic()
-            values = call()
-            self._longest = max(self._longest, time.monotonic() - start)
-            with self.updating():
-                self.found[name] = values
-                part = self._path.with_suffix(".part")
-                part.write_text("".join(json.dumps([key, value]) + "\n" for key, value in self.found.items()))
-                part.replace(self._path)
-            print(f"{name}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}", flush=True)
-        return True
-
-    @contextlib.contextmanager
-    def updating(self):
-        """Reads what other processes stored, and keeps them from writing meanwhile."""
-        with locked(self._path.parent / "locks" / "all", wait=True):
-            self._read()
-            yield
-
-    def _read(self):
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
-        self.found = dict(json.loads(line) for line in lines)
-
-
-@contextlib.contextmanager
-def locked(path, *, wait: bool):
-    """Locks a file, and returns whether that succeeded; the system releases it however the process ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
 
 
 def best_rate(found) -> float | None:
@@ -548,7 +471,7 @@ def run():
         parser.error(f"{args.path} has no folder train: --path is a folder with train/CLASS and test/CLASS")
     log_to_terminal()
     compile_cache.enable("")
-    pieces = Pieces(args)
+    pieces = Pieces(args.out, args.hours)
     done = work(args, pieces, lambda: report(args, pieces.found, quiet=True))
     with pieces.updating():
         if "step seconds" in pieces.found:
