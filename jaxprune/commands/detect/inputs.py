@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxprune.commands.detect.settings import training_objects
+from jaxprune.commands.detect.settings import train_transform
 from jaxprune.commands.shared import inputs
 from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.config import Config
@@ -23,14 +23,14 @@ _OPTIONS = {
 
 def source(config: Config, split: str) -> Any:
     """Opens the training ("train") or held-out ("eval") examples of `config.data`."""
-    data, trains = config.data, split == "train"
+    data, of_training = config.data, split == "train"
     options: dict[str, Any] = {name: data[name] for name in _OPTIONS[data.source]}
     if data.source == "scenes":
-        count = data.num_train if trains else data.num_eval
+        count = data.num_train if of_training else data.num_eval
         options |= {"num_examples": count, "image_size": pair(data.img_size), "seed": config.seed}
     if data.source == "coco":
-        options["with_objects"] = trains
-    return open_objects(data.source, split=data.train_split if trains else data.eval_split, **options)
+        options["with_objects"] = of_training
+    return open_objects(data.source, split=data.train_split if of_training else data.eval_split, **options)
 
 
 def require_same_classes(class_names: Any, held_out: Any, origin: str) -> None:
@@ -62,20 +62,20 @@ def require_room(examples: Any, data: Config) -> None:
         return
     polygons = data.masks == "polygons"
     for index in range(len(examples)):
-        objects = [annotated for annotated in examples.objects(index) if not annotated.crowd]
-        counts = {"num_objects": ("image", len(objects), "objects")}
+        objects = [entry for entry in examples.objects(index) if not entry.crowd]
+        needs = {"num_objects": ("image", len(objects), "objects")}
         if polygons and objects:
-            edges = max(sum(len(part) // 2 for part in annotated.polygons) for annotated in objects)
-            parts = max(len(annotated.polygons) for annotated in objects)
-            counts |= {"num_edges": ("object", edges, "edges"), "num_polygons": ("object", parts, "polygons")}
-        for name, (kind, count, things) in counts.items():
+            edges = max(sum(len(polygon) // 2 for polygon in entry.polygons) for entry in objects)
+            polygons_of_one = max(len(entry.polygons) for entry in objects)
+            needs |= {"num_edges": ("object", edges, "edges"), "num_polygons": ("object", polygons_of_one, "polygons")}
+        for name, (holder, count, things) in needs.items():
             if count > data[name]:
                 raise UserError(
-                    f"{examples.path(index)} has an {kind} of {count} {things}, and there is room for "
+                    f"{examples.path(index)} has an {holder} of {count} {things}, and there is room for "
                     f"config.data.{name}={data[name]}: use {round(1.25 * count)}."
                 )
 
 
 def train_batches(config: Config, examples: Any) -> Any:
     """The endless, shuffled, jittered batches of a training run."""
-    return inputs.batches_of(config, examples, preprocessing(config), transform=training_objects(config.data))
+    return inputs.batches_of(config, examples, preprocessing(config), transform=train_transform(config.data))

@@ -22,7 +22,8 @@ from jaxprune.report.table import Table, column
 from jaxprune.train.writer import read_metrics
 
 BOOTSTRAP = f"95 % interval over images (bootstrap, {DRAWS} draws)"
-TITLES = {"bbox": "box", "segm": "mask"}
+# COCO's kinds of average precision, and what metrics, summaries and reports call them.
+KINDS = {"bbox": "box", "segm": "mask"}
 AREAS = {"AP_small": "small", "AP_medium": "medium", "AP_large": "large"}
 LOSSES = ("loss_rpn_cls", "loss_rpn_loc", "loss_cls", "loss_box_reg", "loss_mask")
 
@@ -106,7 +107,7 @@ def _head(
         f"images, resized to fit {width} × {height} pixels. AP is COCO's: the mean over overlaps from .5 to .95 and "
         "over classes."
     )
-    scores = {f"{title} AP": f"{title}_AP" for kind, title in TITLES.items() if kind in outcome.precision}
+    scores = {f"{title} AP": f"{title}_AP" for kind, title in KINDS.items() if kind in outcome.precision}
     dense_page.add_tiles(section, summary, scores, BOOTSTRAP)
     section.table(
         _kinds(outcome),
@@ -117,7 +118,7 @@ def _head(
         records = read_metrics(workdir)
         lines = {f"train/{name}": name.removeprefix("loss_") for name in LOSSES}
         reporting.curves(section, records, {"train/loss": "all", **lines}, "loss")
-        reporting.curves(section, records, {f"eval/{name}_AP": name for name in TITLES.values()}, "AP", shares=True)
+        reporting.curves(section, records, {f"eval/{name}_AP": name for name in KINDS.values()}, "AP", shares=True)
 
 
 def _kinds(outcome: DetectionOutcome) -> Table[KindRow]:
@@ -126,7 +127,7 @@ def _kinds(outcome: DetectionOutcome) -> Table[KindRow]:
         numbers = precision.summary
         areas = [numbers[name] if numbers[name] >= 0 else None for name in AREAS]
         spans = (interval(matched) for matched in (outcome.matches[kind], at_overlap(outcome.matches[kind], 0.5)))
-        rows.append(KindRow(TITLES[kind], *spans, numbers["AP75"], *areas))
+        rows.append(KindRow(KINDS[kind], *spans, numbers["AP75"], *areas))
     return Table(rows)
 
 
@@ -154,11 +155,11 @@ def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested[Detection
 def _classes(outcome: DetectionOutcome, truth: Truth, class_names: Sequence[str]) -> Table[ClassRow]:
     """One row a class, in the order of the classes."""
     place = {number: row for row, number in enumerate(outcome.precision["bbox"].class_ids.tolist())}
-    defined = lambda value: None if np.isnan(value) else float(value)
+    or_none = lambda value: None if np.isnan(value) else float(value)
     rows = []
     for number, name in zip(truth.category_ids, class_names, strict=True):
         row = place[number]
-        values = {kind: defined(precision.per_class[row]) for kind, precision in outcome.precision.items()}
+        values = {kind: or_none(precision.per_class[row]) for kind, precision in outcome.precision.items()}
         objects = int(outcome.matches["bbox"][row].objects.sum())
         rows.append(ClassRow(name, objects, values["bbox"], values.get("segm")))
     return Table(rows)

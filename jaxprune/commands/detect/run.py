@@ -8,7 +8,7 @@ import jax
 import optax
 
 from jaxprune.commands.detect import inputs, networks
-from jaxprune.commands.detect.page import Tested, describe
+from jaxprune.commands.detect.page import KINDS, Tested, describe
 from jaxprune.commands.shared import dense_networks
 from jaxprune.commands.shared import inputs as shared_inputs
 from jaxprune.commands.shared.dense_settings import preprocessing
@@ -28,9 +28,6 @@ from jaxprune.train.state import TrainState
 from jaxprune.train.step import LossFn
 from jaxprune.train.writer import Writer
 
-# The names of the two kinds of average precision in metrics and summaries.
-KINDS = {"bbox": "box", "segm": "mask"}
-
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Trains a detector or tests one; writes checkpoints, metrics, `classes.csv` and a report to `workdir`."""
@@ -44,16 +41,16 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     parts, params, frozen = dense_networks.learner(config, network, workdir, training.train.class_names)
     truth = Truth.of(training.held_out)
 
-    def outcome(state: TrainState, last: bool) -> DetectionOutcome:
+    def test(state: TrainState, last: bool) -> DetectionOutcome:
         arrays = {"model": (parts, {**frozen, **state.params})}
         return measured(config, arrays, training.held_out, truth, training.mesh, last)["model"]
 
-    tested: dict[int, DetectionOutcome] = {}
+    newest: dict[int, DetectionOutcome] = {}  # by its step; the test at the end need not be repeated
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
-        tested.clear()
-        tested[step] = outcome(state, step == training.steps.total)
-        writer.metrics(step, "eval", _metrics(tested[step]))
+        newest.clear()
+        newest[step] = test(state, step == training.steps.total)
+        writer.metrics(step, "eval", _metrics(newest[step]))
 
     result = training.fit(
         params,
@@ -64,8 +61,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     )
     if stopped := interrupted(result):
         return stopped
-    at_end = tested.get(result.step)
-    at_end = at_end if at_end is not None and at_end.matches else outcome(result.state, True)
+    at_end = newest.get(result.step)
+    if at_end is None or not at_end.matches:
+        at_end = test(result.state, True)
     about = {"plan": dense_networks.plan_text(network), "classes": training.train.num_classes}
     summary = {**training.outcome(result), **_scores(at_end), **about}
     summary["parameters"] = sum(int(x.size) for x in parts.params.values())
@@ -131,6 +129,10 @@ def measured(
     """Returns what detectors find in a source, by name; see `evaluate.detection`.
 
     Args:
+      arrays: {name: (structure, arrays)} of the detectors.
+      source: images with objects.
+      truth: the objects of the source.
+      mesh: devices that share a batch.
       last: whether intervals and pictures are wanted.
       sizes: {name: (height, width)} of networks that read smaller images.
     """

@@ -60,7 +60,7 @@ class ObjectData(ObjectImages):
             yield f"{prefix}source=voc has boxes only: write {prefix}masks=none."
         if values.source == "scenes" and values.masks == "polygons":
             yield f"{prefix}source=scenes has no polygons: write {prefix}masks=bitmaps, or none."
-        yield from (f"{prefix[:-1]}: {why}" for why in refused(lambda: training_objects(values)))
+        yield from (f"{prefix[:-1]}: {why}" for why in refused(lambda: train_transform(values)))
 
 
 @record(recipe=True, is_open=True)
@@ -112,8 +112,8 @@ class Settings(DenseTraining):
             yield f"{prefix}head.with_masks follows from {prefix}data.masks: set that to none for boxes only."
 
 
-def training_objects(data: Config) -> TrainObjects:
-    """The way of images and objects into a batch of training."""
+def train_transform(data: Config) -> TrainObjects:
+    """How an image and its objects are prepared for a batch of training: jitter, and places for the objects."""
     places = {name: data[name] for name in ("num_objects", "num_edges", "num_polygons")}
     return TrainObjects(pair(data.img_size), tuple(data.scale), data.flip, data.masks, **places)
 

@@ -14,8 +14,8 @@ from jaxprune.report.table import Table
 
 # Explanation of the rows of networks on smaller images.
 RIVALS = (
-    f"{IMG_SIZE}=N is the first row's network on smaller images of N rows and columns, resized from the same ones, "
-    "without a plan: what a plan of its FLOPs has to beat."
+    f"{IMG_SIZE}=N is the first row's network on smaller images of N rows and columns ({IMG_SIZE}=RxC: R rows and C "
+    "columns), resized from the same ones, without a plan: what a plan of its FLOPs has to beat."
 )
 
 Outcome = TypeVar("Outcome")
