@@ -68,10 +68,10 @@ def test_benchmarks_name_the_device(script, tmp_path):
 
 
 def test_the_campaign_of_attacks_ends_without_harm(tmp_path):
-    kinds = ["plan texts", "bits of complete.json", "forged leaderboards", "annotations of COCO", "cards of a ranker"]
-    printed = run("fuzzing/campaign", tmp_path, "--share=0.01", "--only", *kinds)
+    printed = run("fuzzing/campaign", tmp_path, "--share=0.002")
     found = rows(tmp_path / "campaign.csv")
-    assert [row["kind"] for row in found] == kinds and all(row["kind"] in printed for row in found)
+    assert len(found) > 25 and all(row["kind"] in printed for row in found)
+    assert sum(int(row["cases"]) for row in found) >= 2000
     assert all(int(row["cases"]) >= 1 and row["raw"] == row["unnoticed"] == "0" for row in found)
 
 

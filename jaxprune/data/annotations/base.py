@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from jaxprune.data import decode
-from jaxprune.errors import UserError, shortened
+from jaxprune.errors import PLACE, UserError, shortened
 
 OBJECT = "object"  # class of regions whose annotation names none
 
@@ -77,4 +77,4 @@ def _read_picture(file: str) -> np.ndarray:
     try:
         return decode.read(file)
     except (OSError, decode.Broken) as error:
-        raise UserError(f"Picture {file} cannot be read: {shortened(error)}.") from error
+        raise UserError(f"Picture {shortened(file, PLACE)} cannot be read: {shortened(error)}.") from error

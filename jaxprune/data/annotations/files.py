@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxprune.data.folder import image_files
-from jaxprune.errors import UserError, shortened
+from jaxprune.errors import PLACE, UserError, shortened
 
 
 def existing_directory(path: str) -> Path:
@@ -81,4 +81,4 @@ def reading(file: Path | str) -> Iterator[None]:
         raise
     except Exception as error:  # parsers and decoders raise many kinds of exceptions on damaged files
         why = shortened(str(error) or type(error).__name__)
-        raise UserError(f"The annotation {file} cannot be read: {why}.") from error
+        raise UserError(f"The annotation {shortened(file, PLACE)} cannot be read: {why}.") from error

@@ -8,10 +8,9 @@ import numpy as np
 
 from jaxprune.data.folder import read_example
 from jaxprune.data.source import Example, example_name
-from jaxprune.errors import UserError, shortened
+from jaxprune.errors import PLACE, UserError, shortened
 
 _LARGEST_SIDE = 2**16
-_WHERE = 1000  # letters of the place of an annotation, with its file, in a message
 _LARGEST_COORDINATE = 2.0**20
 
 
@@ -237,4 +236,4 @@ def bitmap(runs: Any) -> np.ndarray:
 def refused(where: str, error: Exception) -> UserError:
     """The error for an annotation that is none."""
     why = shortened(str(error) or type(error).__name__)
-    return UserError(f"The annotation {shortened(where, _WHERE)} cannot be read: {why}.")
+    return UserError(f"The annotation {shortened(where, PLACE)} cannot be read: {why}.")

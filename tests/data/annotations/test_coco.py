@@ -33,6 +33,18 @@ def test_boxes_and_masks(tmp_path):
         open_annotations("coco", path=where["path"], annotations=str(tmp_path / "nothing.json"))
 
 
+def test_a_picture_with_an_unprintable_name_that_is_not_there_is_one_line(tmp_path):
+    (tmp_path / "train").mkdir()
+    entry = {"image_id": 7, "category_id": 17, "bbox": [6, 4, 6, 4]}
+    images, categories = [{"id": 7, "file_name": "a\n\x1b[2J.jpg"}], [{"id": 17, "name": "cat"}]
+    content = {"images": images, "categories": categories, "annotations": [entry]}
+    write_text(tmp_path / "instances.json", json.dumps(content))
+    annotated = open_annotations("coco", path=str(tmp_path / "train"), annotations=str(tmp_path / "instances.json"))
+    with pytest.raises(UserError) as error:
+        only(annotated)
+    assert str(error.value).isprintable() and "cannot be read" in str(error.value)
+
+
 def test_damaged_annotations_end_in_a_line(tmp_path):
     outcome = attacks.run(annotations.coco(tmp_path, 400, 0))
     assert not outcome.raw and not outcome.unnoticed and outcome.refused > 150
