@@ -2,9 +2,11 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import stat
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,11 +18,15 @@ TEXT_LIMIT = 2**24  # maximum size in bytes of a text file that describes one th
 
 _LONGEST_NAME, _LONGEST_PATH = 255, 4000  # bytes
 _CHUNK = 1 << 20
+_PATIENCE, _PAUSE = 60.0, 0.005  # seconds that a writer waits for another one, and between two looks
 _SEALED, _SEAL = "checksum", "crc32"  # that a file has one, and the checksum
 _CHECK = "Check the disk, and run the same command again."
+# Of file systems without locks; NFS has none for directories, which are only opened to be read.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EFBIG), "Free some space, and run the same command again."),
     errno.EDQUOT: "Remove files of this user or have the quota raised, and run the same command again.",
+    errno.EBUSY: "Stop the other process, or wait for it, and run the same command again.",
     errno.EIO: "Check the disk and the way to it, or choose another place, and run the same command again.",
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Make it writable, or choose another place."),
     **dict.fromkeys((errno.ENOENT, errno.ESTALE), "Was its directory removed or unmounted meanwhile?"),
@@ -121,22 +127,86 @@ def folders_below(path: Path) -> Iterator[tuple[Path, list[str]]]:
 def write_atomically(path: Path, data: bytes | str) -> None:
     """Writes `data` atomically: `path` has the old or the new content, which is on disk when this returns.
 
+    Of several writers, of any process, one writes after the other.
+
     Raises:
-      UserError: the file cannot be written.
+      UserError: the file cannot be written, or another process has been writing it for a minute.
     """
     temporary = path.with_name(f".{path.name}.tmp")
-    with writing(path):
+    with writing(path), _alone(temporary) as file:
         try:
-            with temporary.open("wb") as file:
-                file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
-                file.flush()
-                os.fsync(file.fileno())
+            file.truncate(0)
+            file.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
             os.replace(temporary, path)
         except OSError:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
         sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Lets one process or thread at a time read a file of a directory and write it again.
+
+    It is not reentrant. On file systems without locks there is none.
+
+    Raises:
+      UserError: the directory cannot be opened, or another process has been in it for a minute.
+    """
+    over = time.monotonic() + _PATIENCE
+    with writing(folder):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with writing(folder):
+            while not _is_locked(descriptor):
+                _pause(over)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file to append to it, and locks it; the system releases the lock however the process ends.
+
+    Raises:
+      OSError: the file cannot be opened, or another process holds the lock for too long.
+    """
+    over = time.monotonic() + _PATIENCE
+    while True:
+        with path.open("ab") as file:
+            # Whoever had the lock may have renamed or removed the file that was opened here.
+            if _is_locked(file.fileno()) and _is_at(file.fileno(), path):
+                yield file
+                return
+        _pause(over)
+
+
+def _pause(over: float) -> None:
+    if time.monotonic() > over:
+        raise OSError(errno.EBUSY, "another process is writing it")
+    time.sleep(_PAUSE)
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        # Unlike POSIX locks, these hold between threads, too.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
 
 
 def sync_directory(path: Path) -> None:

@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from jaxprune import __version__
+from jaxprune.files import alone_in, make_directory
 from jaxprune.report import plot_files, storage
 from jaxprune.report.ids import slugify
 from jaxprune.report.markup import escape, inline
@@ -52,16 +53,17 @@ class Report:
         """Adds the sections to the report at `path`, or creates it if there is none; their plots as in `save`.
 
         Sections of the same name are replaced in place, others are appended; the title and subtitle in the file are
-        kept.
+        kept. Of several processes that add to one report, one adds after the other.
 
         Raises:
-          UserError: the file is not a report.
+          UserError: the file is not a report, or cannot be written.
         """
         path = Path(path)
-        if not path.exists():
-            return self.save(path)
-        old = storage.read(path)
-        return self._write(path, old.title, old.subtitle, old.sections)
+        with alone_in(make_directory(path.parent)):
+            if not path.exists():
+                return self.save(path)
+            old = storage.read(path)
+            return self._write(path, old.title, old.subtitle, old.sections)
 
     def _write(self, path: Path, title: str, subtitle: str, older: Mapping[str, StoredSection]) -> Path:
         for section in self._sections.values():

@@ -1,15 +1,46 @@
 """A leaderboard is measured, and its rows are checked by measuring them again."""
 
 import csv
+import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from attacks import leaderboards
 
 from jaxprune import commands, main
 from jaxprune.bench import leaderboard
+from jaxprune.errors import UserError
 from jaxprune.report.table import write_csv
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "leaderboard.py"
+
+
+HOLD = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print(1); input()"
+
+
+def test_a_second_measurement_in_the_same_directory_is_refused_and_no_row_is_lost(tmp_path, monkeypatch):
+    task = importlib.import_module("jaxprune.commands.leaderboard.run")
+    config = main.load_config(f"{CONFIG}:smoke")
+    hold = [sys.executable, "-uc", HOLD, tmp_path / ".lock"]
+    held = []
+
+    def rows_while_another_begins(config, label, origin, texts, workdir):
+        held.append(subprocess.run(hold, input=b"\n", capture_output=True).returncode != 0)
+        return [{**leaderboards.ROW, "network": label}]
+
+    monkeypatch.setattr(task.several_networks, "origins", lambda config: {"one": None, "two": None})
+    monkeypatch.setattr(task, "_rows", rows_while_another_begins)
+    monkeypatch.setattr(task, "_describe", lambda *_: None)
+    commands.find("leaderboard")(config, tmp_path)
+    assert held == [True, True]
+    with subprocess.Popen(hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline()
+        with pytest.raises(UserError, match="in use by another process"):
+            commands.find("leaderboard")(config, tmp_path)
+        other.communicate(b"\n")
+    assert [row["network"] for row in leaderboard.read(tmp_path / "leaderboard.csv")] == ["one", "two"]
 
 
 @pytest.mark.slow

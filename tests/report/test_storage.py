@@ -2,11 +2,12 @@
 
 import random
 import re
+import threading
 
 import pytest
 
 from jaxprune.errors import UserError
-from jaxprune.report import Report
+from jaxprune.report import Report, storage
 
 
 def test_a_foreign_file_is_left_alone(tmp_path):
@@ -24,6 +25,23 @@ def test_a_failed_save_keeps_the_old_page(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="disk full"):
         Report("new").save(path)
     assert path.read_text() == before and len(list(tmp_path.iterdir())) == 1
+
+
+def test_sections_that_are_added_at_the_same_time_are_all_kept(tmp_path):
+    path = tmp_path / "run" / "report.html"
+
+    def add(writer):
+        for number in range(10):
+            report = Report("title")
+            report.section(f"Section {writer} {number}", "text")
+            report.add_to(path)
+
+    writers = [threading.Thread(target=add, args=(writer,)) for writer in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(storage.read(path).sections) == 30
 
 
 def test_damaged_data_of_a_section_leave_out_the_section(tmp_path, caplog):

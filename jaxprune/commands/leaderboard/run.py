@@ -23,6 +23,7 @@ from jaxprune.open import Origin
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, findings, plots, spread
 from jaxprune.report.table import Table, as_text, column, write_csv
+from jaxprune.train import workdir as workdirs
 from jaxprune.weights.fingerprint import fingerprint
 
 FILE = "leaderboard.csv"
@@ -55,13 +56,13 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 def _measure(config: Config, workdir: Path) -> dict[str, Any]:
     texts, rows = [planned.plan.text for planned in several_networks.plans(config)], []
-    make_directory(workdir)
-    for label, origin in several_networks.origins(config).items():
-        rows += _rows(config, label, origin, texts, workdir)
-        # Written after each network, so that no measurement is lost.
-        write_csv(workdir / FILE, rows)
-    with reporting.report_section(workdir, FILE, "Leaderboard", "leaderboard") as section:
-        _describe(section, rows, config)
+    with workdirs.locked(workdir):  # a second measurement would write its rows over those of this one
+        for label, origin in several_networks.origins(config).items():
+            rows += _rows(config, label, origin, texts, workdir)
+            # Written after each network, so that no measurement is lost.
+            write_csv(workdir / FILE, rows)
+        with reporting.report_section(workdir, FILE, "Leaderboard", "leaderboard") as section:
+            _describe(section, rows, config)
     print(as_text([{name: row[name] for name in SHOWN} for row in _readable(rows)]))
     return {"rows": len(rows), "table": str(workdir / FILE)}
 
