@@ -92,6 +92,15 @@ def test_no_call_of_the_file_system_that_fails_loses_a_run(tmp_path):
     assert sum(int(row["kills"]) for row in found) >= 5 and sum(int(row["faults"]) for row in found) >= 20
 
 
+@pytest.mark.skipif(not system_calls.supported(), reason="a kernel that does not ask about calls")
+def test_a_slow_file_system_changes_no_order_and_loses_no_checkpoint(tmp_path):
+    run("fuzzing/faults", tmp_path, "--every=173", "--only", "save", "resume", "--delay=0.004", "--out=slow.csv")
+    found = rows(tmp_path / "slow.csv")
+    assert [row["scene"] for row in found] == ["save", "resume"]
+    assert all(row["raw"] == row["lost"] == row["other numbers"] == "0" for row in found)
+    assert sum(int(row["kills"]) + int(row["faults"]) for row in found) >= 5
+
+
 def test_no_kill_of_a_command_loses_a_run(tmp_path):
     run("fuzzing/kills", tmp_path, "--only", "finetune", "--kills=2", "--in_a_row=2")
     (row,) = rows(tmp_path / "kills.csv")

@@ -1,14 +1,15 @@
 """Ends a run at every call of the file system that it makes, and lets every such call fail, one at a time.
 
-python scripts/fuzzing/faults.py [--only save resume …] [--every 1] [--out faults.csv]
+python scripts/fuzzing/faults.py [--only save resume …] [--every 1] [--delay 0] [--out faults.csv]
 
 A small run of the real training loop, with its checkpoints, metrics, timings, pictures, TensorBoard files, report with
 plots, table and note that it is complete. At every call that changes its directory, of Python, Orbax and
 TensorStore alike, it is killed, and the call is refused: no space (ENOSPC), quota (EDQUOT), input and output (EIO),
 read-only (EROFS). Calls that read are refused with EIO. The run must have ended in one line or not have
 noticed, checkpoints that were there before must be there with the same bytes, and the same command again must end with
-the parameters, optimizer, position of the data, metrics and report of an undisturbed run. Status 1 otherwise. Linux 5.5
-and later.
+the parameters, optimizer, position of the data, metrics and report of an undisturbed run. Status 1 otherwise. With
+`--delay` all this happens on a slow file system, where every call that changes something takes that long; the
+undisturbed run is on the fast one. Linux 5.5 and later.
 """
 
 import argparse
@@ -34,7 +35,7 @@ import matplotlib.backends.backend_svg
 import numpy as np
 import optax
 import tensorboardX.event_file_writer
-from system_calls import KILL, Call, Ended, Process, supported
+from system_calls import KILL, Call, Ended, Fault, Process, supported
 
 from jaxprune import parallel
 from jaxprune.checkpoints.store import CheckpointStore
@@ -224,7 +225,18 @@ def faults_of(call: Call) -> tuple[int, ...]:
     return (errno.EIO,) if call.reads else (KILL, *ERRORS)
 
 
-def scene(name: str, process: Process, work: Path, every: int, note: Callable[[str], None]) -> Row:
+def on_a_slow_disk(delay: float, position: int = 0, fault: int | None = None) -> Fault:
+    """Delays the calls that change something, each by some seconds, and lets one meet a fault."""
+
+    def meet(number: int, call: Call) -> int | None:
+        if not call.reads:
+            time.sleep(delay)
+        return fault if number == position else None
+
+    return meet
+
+
+def scene(name: str, process: Process, work: Path, every: int, note: Callable[[str], None], delay: float = 0.0) -> Row:
     """Ends or refuses every call of a scene, one at a time; `note` is told what was harmed."""
     job, preparation = SCENES[name]
     before, run = work / f"before {name}", work / _RUN
@@ -237,12 +249,17 @@ def scene(name: str, process: Process, work: Path, every: int, note: Callable[[s
     _fresh(run, before)
     calls = _done(process.run(job, str(run))).calls
     expected = _done(process.run("numbers", str(run))).result
+    if delay:
+        _fresh(run, before)
+        calls = _done(process.run(job, str(run), fault=on_a_slow_disk(delay))).calls
+        if _done(process.run("numbers", str(run))).result != expected:
+            raise SystemExit(f"{name} ends otherwise where each call takes {delay:g} s.")
     counts: Counter[str] = Counter()
     slowest = 0.0
     for position in range(1, len(calls) + 1, every):
         for fault in faults_of(calls[position - 1]):
             _fresh(run, before)
-            ended = process.run(job, str(run), fault=lambda n, call: fault if n == position else None)  # noqa: B023
+            ended = process.run(job, str(run), fault=on_a_slow_disk(delay, position, fault))
             # Threads of TensorStore call in any order.
             call = (ended.calls if len(ended.calls) >= position else calls)[position - 1]
             kind = "killed" if fault == KILL else errno.errorcode[fault]
@@ -253,7 +270,7 @@ def scene(name: str, process: Process, work: Path, every: int, note: Callable[[s
                 counts["harm"] += 1
                 note(f"raw: {place}: {ended.status}: {ended.result}")
             step = harmed(before, run)
-            again = process.run(job, str(run))
+            again = process.run(job, str(run), fault=on_a_slow_disk(delay))
             slowest = max(slowest, ended.seconds, again.seconds)
             after = process.run("numbers", str(run)) if again.status == "done" else again
             if step or after.status != "done" or expected.keys() ^ after.result.keys():
@@ -279,7 +296,9 @@ def _done(ended: Ended) -> Ended:
     return ended
 
 
-def rows(only: list[str], every: int, folder: Path | None, note: Callable[[str], None]) -> Iterator[Row]:
+def rows(
+    only: list[str], every: int, folder: Path | None, note: Callable[[str], None], delay: float = 0.0
+) -> Iterator[Row]:
     """Yields a row for each scene."""
     logging.disable(logging.ERROR)
     workdirs.commit = lambda: None  # asks git, in a process of its own
@@ -291,7 +310,7 @@ def rows(only: list[str], every: int, folder: Path | None, note: Callable[[str],
         process = Process(JOBS, work / _RUN)
         try:
             for name in only:
-                yield scene(name, process, work, every, note)
+                yield scene(name, process, work, every, note, delay)
         finally:
             process.kill()
 
@@ -312,6 +331,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=tuple(SCENES), default=tuple(SCENES), metavar="SCENE")
     parser.add_argument("--every", type=int, default=1, help="of how many calls one is disturbed")
+    parser.add_argument("--delay", type=float, default=0.0, help="seconds that each call that changes something takes")
     parser.add_argument("--work", type=Path, help="an existing directory for the runs, such as one in memory")
     parser.add_argument("--out", type=Path, default=Path("faults.csv"))
     args = parser.parse_args()
@@ -319,7 +339,8 @@ def main() -> None:
         sys.exit("This needs Linux 5.5 or later on x86-64 or ARM64, with notices of seccomp (user_notif).")
     table: list[Row] = []
     began = time.monotonic()
-    for row in rows(list(args.only), args.every, args.work, lambda text: print(text, file=sys.stderr, flush=True)):
+    note = lambda text: print(text, file=sys.stderr, flush=True)
+    for row in rows(list(args.only), args.every, args.work, note, args.delay):
         table.append(row)
         print(f"{row.scene}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         Table(table).write_csv(args.out)
