@@ -1,5 +1,6 @@
 """A persistent cache of compiled programs, in a directory of bounded size."""
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -15,6 +16,10 @@ from jaxprune.errors import UserError
 OFF = "off"
 MAX_BYTES = 2 * 2**30
 MIN_SECONDS = 1.0  # programs that compile faster than this are not cached
+
+# Of JAX's cache: a program, the time of its last use, which is written behind it, and the lock.
+_PROGRAM, _USED, _LOCK = "-cache", "-atime", ".lockfile"
+_PATIENCE = 1.0  # seconds
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +67,22 @@ def enable(where: str = "") -> Path | None:
     if not writable or importlib.util.find_spec("filelock") is None:
         _log.info("Compiled programs are not cached: %s.", "no filelock" if writable else f"{directory} is read-only")
         return None
+    _remove_halves(directory)
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_SECONDS)
     return directory
+
+
+def _remove_halves(directory: Path) -> None:
+    """Removes programs that a killed process wrote by half.
+
+    JAX would neither read nor replace one of them, and where the time of its use is lacking store no other program.
+    """
+    from filelock import FileLock, Timeout
+
+    # While another process is writing nothing is removed.
+    with contextlib.suppress(Timeout, OSError), FileLock(directory / _LOCK, timeout=_PATIENCE):
+        for path in directory.glob(f"*{_PROGRAM}"):
+            if not path.with_name(path.name.removesuffix(_PROGRAM) + _USED).exists():
+                path.unlink()

@@ -21,11 +21,59 @@ print(jax.config.jax_compilation_cache_max_size)
 """
 
 
+MANY_PROGRAMS = """
+import sys
+import jax
+from jaxprune import compile_cache
+print(compile_cache.enable(sys.argv[1]), flush=True)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+jax.config.update("jax_raise_persistent_cache_errors", sys.argv[2] == "raise")
+sys.stdin.readline()
+print(sum(float(jax.jit(lambda x: x * x + n)(float(n))) for n in range(12)))
+"""
+
+
+def environment_without_cache():
+    return {name: value for name, value in os.environ.items() if "COMPILATION_CACHE" not in name}
+
+
 def run(*arguments, **environment):
-    own = {name: value for name, value in os.environ.items() if "COMPILATION_CACHE" not in name}
+    own = environment_without_cache()
     command = [sys.executable, "-c", SOME_PROGRAM.format(arguments=arguments)]
     done = subprocess.run(command, env={**own, **environment}, capture_output=True, text=True, check=True)
     return done.stdout.split()
+
+
+def compile_many(directory, errors="warn"):
+    """A process that compiles once it gets a line."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-c", MANY_PROGRAMS, directory, errors]
+    process = subprocess.Popen(command, env=environment_without_cache(), text=True, **pipes)
+    assert process.stdout.readline().strip() == str(directory)
+    return process
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_cache_also_if_one_of_them_is_killed(tmp_path):
+    processes = [compile_many(tmp_path) for _ in range(3)]
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    while not any(tmp_path.glob("*-cache")):
+        pass
+    processes[2].kill()
+    outputs = [process.communicate() for process in processes]
+    expected = sum(n * n + n for n in range(12))
+    assert [float(output) for output, _ in outputs[:2]] == [expected, expected], outputs
+    before = {path: path.read_bytes() for path in tmp_path.glob("*-cache")}
+    # What a process leaves that is killed while it writes.
+    half = max(before, key=lambda path: len(before[path]))
+    half.write_bytes(before[half][:100])
+    half.with_name(half.name.replace("-cache", "-atime")).unlink()
+    output, errors = compile_many(tmp_path, "raise").communicate("\n")
+    assert float(output) == expected, errors
+    assert len(half.read_bytes()) > 100 and set(tmp_path.glob("*-cache")) >= set(before)
 
 
 def test_the_directory_follows_the_platform(monkeypatch):
