@@ -1,16 +1,15 @@
 """What every pre-training framework promises; a new file in `jaxprune/mim` is tested by being there."""
 
-import functools
-
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from small_frameworks import BATCH, create, images
 from support import quick_compile
 
-from jaxprune import flops, mim, models, parallel, plugins
+from jaxprune import flops, mim, parallel, plugins
 from jaxprune.checkpoints.run import load_model, write_card
 from jaxprune.checkpoints.store import CheckpointStore
 from jaxprune.mim.parts.base import STORED
@@ -21,27 +20,6 @@ from jaxprune.train.step import FIXED, KEPT, make_train_step
 
 QUICK = ("mae",)  # further members of the family are slow
 METHODS = [pytest.param(m, marks=() if m in QUICK else pytest.mark.slow) for m in sorted(mim.methods())]
-ENCODER = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
-SWIN = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2), "window_size": 3}
-BATCH = 3
-
-
-@functools.cache
-def create(method: str, **changes):
-    """A small framework: what it has of the sizes that make one small."""
-    cls = mim.methods()[method]
-    small = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2, "mask_patch": 8}
-    own = {name: size for name, size in small.items() if name in plugins.parameters(cls)}
-    # A framework that learns from other networks gets ones of another width and patch size.
-    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 0}
-    networks = {name: models.create("vit", **sizes, rngs=nnx.Rngs(1)) for name in cls.networks}
-    encoder = SWIN if cls.encoder_class is SwinTransformer else ENCODER
-    return mim.create(method, **{**encoder, **own, **networks, **changes}, rngs=nnx.Rngs(0))
-
-
-@functools.cache
-def images() -> jax.Array:
-    return jnp.asarray(np.random.default_rng(1).normal(size=(BATCH, 32, 32, 3)), jnp.float32)
 
 
 def compiled(function):
