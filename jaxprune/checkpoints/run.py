@@ -29,6 +29,7 @@ from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 from jaxprune.weights.finite import require_finite
 from jaxprune.weights.formats.shards import holds_weights
 from jaxprune.weights.positions import resample_to, table_names
+from jaxprune.weights.printable import require_printable
 from jaxprune.weights.read import fill, read_tensors
 from jaxprune.weights.trained_methods import trained_methods
 from jaxprune.weights.write import save_pretrained
@@ -258,6 +259,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path} cannot be read ({shortened(error)}): it is damaged; save the network again."
         ) from error
+    require_printable(arrays, str(path))
     require_finite(arrays, str(path))
     return arrays
 

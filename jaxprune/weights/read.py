@@ -23,6 +23,7 @@ from jaxprune.weights.formats.pth import read_pth
 from jaxprune.weights.formats.shards import read_directory
 from jaxprune.weights.hub import fetched, is_remote
 from jaxprune.weights.positions import resample_to, table_names
+from jaxprune.weights.printable import require_printable
 from jaxprune.weights.read_names import to_timm
 from jaxprune.weights.rules import to_ours
 from jaxprune.weights.sources import Published, hugging_face_towers
@@ -52,7 +53,8 @@ def read_tensors(path: str | os.PathLike, key: str | tuple[str, ...] | None = No
         a file that has no entries.
 
     Raises:
-      UserError: there is no such file, its format is unknown, it is damaged, or its pickle contains more than data.
+      UserError: there is no such file, its format is unknown, it is damaged, its pickle contains more than data, or a
+        tensor's name cannot be seen.
     """
     if is_remote(path):
         path = fetched(path)
@@ -62,6 +64,12 @@ def read_tensors(path: str | os.PathLike, key: str | tuple[str, ...] | None = No
     if not path.is_file():
         raise UserError(f"There is no weights file {path}: check the path.")
     _refuse_placeholder(path)
+    tensors = _read_file(path, key)
+    require_printable(tensors, str(path))
+    return tensors
+
+
+def _read_file(path: Path, key: str | None) -> dict[str, np.ndarray]:
     if path.suffix in _PYTORCH:
         return read_pth(path, key)
     if isinstance(key, str):

@@ -265,3 +265,15 @@ def test_control_characters_of_a_file_are_escaped_in_its_message(tmp_path):
     with pytest.raises(UserError, match="nothing of it was run") as error:
         read_tensors(path)
     assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "npz"])
+@pytest.mark.parametrize("name", ["head.\x7feight", "head\n.weight", "\x1b[2J"])
+def test_a_tensor_whose_name_cannot_be_seen_is_refused_in_one_line(name, ending, tmp_path):
+    path = tmp_path / f"weights.{ending}"
+    save_file({name: ONE["0"]}, path) if ending == "safetensors" else np.savez(path, **{name: ONE["0"]})
+    for read_file in (read_tensors, load_model) if ending == "safetensors" else (read_tensors,):
+        with pytest.raises(UserError) as error:
+            read_file(path)
+        assert str(error.value).isprintable()
+    assert "letters that cannot be seen" in str(error.value) or read_file is load_model
