@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -51,6 +52,7 @@ class Healed(NamedTuple):
       steps: steps taken.
       seconds: training time.
       stopped: None, or "signal" if a signal ended the run: `model` is unchanged then, and the same call goes on.
+      spent: {kind: seconds} of the wall-clock of all sessions; see `train.wall_clock`.
     """
 
     model: Any
@@ -60,6 +62,7 @@ class Healed(NamedTuple):
     steps: int
     seconds: float
     stopped: str | None = None
+    spent: Mapping[str, float] = MappingProxyType({})
 
 
 def recover(fast: Host, images: np.ndarray, *, teacher: Host, minutes: float = 30.0, **settings: Any) -> Host:
@@ -158,7 +161,7 @@ def heal(
         desc=desc,
     )
     if result.stopped == "signal":
-        return Healed(student, before, before, 0, result.step, result.seconds, "signal")
+        return Healed(student, before, before, 0, result.step, result.seconds, "signal", result.spent)
     rows = [{"step": 0, **before}, *_evaluations(workdir)]
     best = max(rows, key=lambda row: (_score(row), row["step"]))
     after = {name: best[name] for name in before}
@@ -170,7 +173,7 @@ def heal(
     model = _filled(student, load_file(workdir / BEST) if best["step"] else split(student).params)
     if not teacher.preprocessing.num_frames:
         model.training_images = _training_images(student, train, held_out, lesson.record, settings, max(steps, _READ))
-    return Healed(model, before, after, best["step"], result.step, result.seconds)
+    return Healed(model, before, after, best["step"], result.step, result.seconds, None, result.spent)
 
 
 def _training_images(

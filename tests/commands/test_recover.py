@@ -43,6 +43,7 @@ def test_every_contestant_leaves_a_network(run_directory):
         assert word in text
     assert "topk: the image, then the patches left after each step" in text and "by keep rate" not in text
     assert (workdir / "recover.csv").read_text().count("\n") == 5
+    assert "steps ÷ all" in text and "of the wall-clock of all sessions" in text
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxprune.commands.recover.pictures import Difference
-from jaxprune.commands.shared import plans_page
+from jaxprune.commands.shared import plans_page, reporting
 from jaxprune.evaluate.collectors.kept import KeptPatches
 from jaxprune.measures.intervals import Interval
 from jaxprune.recover.compare import RateRow, Row
@@ -110,6 +110,7 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
         section.section("Before and after, by keep rate").table(
             comparison.rates, caption=f"The same file at every keep rate that it was healed for. {spread.BRACKETS}."
         )
+    reporting.wall_clocks(section, comparison.results)
     plans_page.kept_patches(section, comparison.kept)
     if comparison.differences:
         section.text("Images on which a healed network still differs from the dense one:")

@@ -107,6 +107,7 @@ def _healed(config: Config, teacher: Host, student: Host, train: Source, folder:
         return {"stopped": done.stopped, "step": done.steps}
     save_model(done.model, folder / HEALED, class_names=train.class_names if student.num_classes else ())
     outcome = {"steps": done.steps, "best step": done.step, "minutes": done.seconds / 60}
+    outcome["wall_clock"] = {kind: round(seconds, 2) for kind, seconds in done.spent.items()}
     outcome |= {f"{name} {when}": value for when in ("before", "after") for name, value in getattr(done, when).items()}
     write_atomically(folder / RESULT, json.dumps(outcome))
     return outcome

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,21 +97,31 @@ def note_if_short(section: Section, summary: dict[str, Any]) -> None:
         )
 
 
-def wall_clock(section: Section, summary: dict[str, Any]) -> None:
+def wall_clock(section: Section, summary: Mapping[str, Any]) -> None:
     """Adds a table of where the wall-clock of a run went, over all its sessions; nothing for runs of before."""
-    if not (spent := summary.get("wall_clock")):
+    wall_clocks(section, {"": summary})
+
+
+def wall_clocks(section: Section, summaries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Adds a table as `wall_clock` does, of several runs with their names; runs of before are left out."""
+    by_name = {name: spent for name, summary in summaries.items() if (spent := summary.get("wall_clock"))}
+    if not by_name:
         return
+    rows = [
+        {
+            **({"run": name} if name else {}),
+            "steps ÷ all": goodput(spent),
+            "wall-clock, s": sum(spent.values()),
+            **{f"{kind}, s": seconds for kind, seconds in spent.items()},
+        }
+        for name, spent in by_name.items()
+    ]
+    low, *_, high = sorted([goodput(spent) for spent in by_name.values()] * 2)
     section.table(
-        [
-            {
-                "steps ÷ all": goodput(spent),
-                "wall-clock, s": sum(spent.values()),
-                **{f"{k}, s": s for k, s in spent.items()},
-            }
-        ],
-        caption=f"Steps took {goodput(spent):.0%} of the wall-clock of all sessions. data: the host waited for a "
-        "batch, perhaps while the devices computed; lost: training after the last save before an interruption, which "
-        "was done again.",
+        rows,
+        caption=f"Steps took {f'{low:.0%} to ' if low < high else ''}{high:.0%} of the wall-clock of all sessions. "
+        "data: the host waited for a batch, perhaps while the devices computed; lost: training after the last save "
+        "before an interruption, which was done again.",
         formats=".3g",
     )
 
