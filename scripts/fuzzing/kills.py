@@ -1,6 +1,6 @@
 """Kills commands (SIGKILL) at random moments, lets them go on, and compares how they end.
 
-python scripts/fuzzing/kills.py [--only pretrain finetune …] [--kills 90] [--in_a_row 3] [--seed 0] [--out kills.csv]
+python scripts/fuzzing/kills.py [--only pretrain finetune …] [--kills 90] [--seconds 600] [--out kills.csv]
 
 Each command runs at its smallest, once undisturbed. Then it starts again and is killed after a random time,
 `--in_a_row` times one behind the other in the same directory, before it may end. It has to end without an error, with
@@ -136,10 +136,11 @@ def numbers(folder: Path) -> dict[str, Any]:
 
 
 def measure(
-    command: str, kills: int, in_a_row: int, work: Path, draw: random.Random, note: Callable[[str], None]
+    command: str, kills: int, most: float, in_a_row: int, work: Path, draw: random.Random, note: Callable[[str], None]
 ) -> Row:
-    """Kills a command again and again; `note` is told what went wrong."""
+    """Kills a command again and again, begun for at most some seconds; `note` is told what went wrong."""
     run, log = work / _WEIGHTS, work / "log"
+    over = time.monotonic() + most
     for name in ("compiled", "whole"):
         began = time.monotonic()
         if failed := finish(command, work / name, run, log):
@@ -147,7 +148,7 @@ def measure(
         seconds = time.monotonic() - began
     expected = numbers(work / "whole")
     folder, counts = work / "run", dict.fromkeys(("kills", "late", "ends", "lost", "other"), 0)
-    while counts["kills"] < kills:
+    while counts["kills"] < kills and time.monotonic() < over:
         shutil.rmtree(folder, ignore_errors=True)
         for _ in range(in_a_row):
             pid = start(command, folder, run, log)
@@ -184,7 +185,7 @@ def rows(args: argparse.Namespace, note: Callable[[str], None]) -> Iterator[Row]
             place = work / command.replace(" ", "_")
             place.mkdir()
             (place / _WEIGHTS).symlink_to(work / _WEIGHTS)
-            yield measure(command, args.kills, args.in_a_row, place, draw, note)
+            yield measure(command, args.kills, args.seconds, args.in_a_row, place, draw, note)
             shutil.rmtree(place)
 
 
@@ -192,6 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=tuple(COMMANDS), default=tuple(COMMANDS), metavar="COMMAND")
     parser.add_argument("--kills", type=int, default=90, help="of each command")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which a command has enough")
     parser.add_argument("--in_a_row", type=int, default=3, help="kills before a run may end")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, help="an existing directory for the runs")
