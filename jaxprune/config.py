@@ -4,7 +4,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxprune.errors import UserError, unknown
+from jaxprune.errors import UserError, shortened, unknown
 from jaxprune.text import split_items
 
 # An ml_collections.ConfigDict; type checkers do not know the types of its values.
@@ -49,8 +49,10 @@ def _typed(name: str, text: str, default: Any) -> Any:
             return True
         if text.lower() in ("false", "0", "no"):
             return False
-        raise UserError(f"Config argument {name}={text} is neither true nor false.")
+        raise UserError(f"Config argument {name}={shortened(text)} is neither true nor false.")
     try:
         return type(default)(text)
     except ValueError as error:
-        raise UserError(f"Config argument {name}={text} is not of the type {type(default).__name__}.") from error
+        raise UserError(
+            f"Config argument {name}={shortened(text)} is not of the type {type(default).__name__}."
+        ) from error

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from jaxprune.errors import UserError, quoted
+from jaxprune.errors import UserError, quoted, shortened
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)  # a shell takes it as it is
 _IN_DOUBLE_QUOTES = re.compile(r'[$`"\\!]')  # a shell does not take it as it is
@@ -60,7 +60,9 @@ def parse_items(text: str, where: str, *, texts: Collection[str] = ()) -> dict[s
     items = {}
     for name, value in split_items(text):
         if value is None:
-            raise UserError(f"{quoted(name)} in {where} sets nothing: write name=value, such as keep_rate=0.5.")
+            raise UserError(
+                f"{quoted(name)} in {shortened(where)} sets nothing: write name=value, such as keep_rate=0.5."
+            )
         items[name] = value if name in texts else parse_value(value)
     return items
 

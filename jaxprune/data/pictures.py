@@ -1,5 +1,6 @@
 """Your own pictures or videos, without labels: a folder, a file, or built-in scenes; read ahead in batches."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ from jaxprune.data.crop_resize import read_image
 from jaxprune.data.folder import image_files
 from jaxprune.data.moving_scenes import MovingScenes
 from jaxprune.data.scenes import Scenes
-from jaxprune.errors import UserError
+from jaxprune.errors import PLACE, UserError, shortened
 from jaxprune.preprocessing import Preprocessing
 
 BUILT_IN, SCENES = "scenes", 6  # the path of the built-in pictures, and their number
@@ -79,8 +80,8 @@ def require_there(path: str) -> None:
     Raises:
       UserError: there is no such file or folder.
     """
-    if path not in ("", BUILT_IN) and not Path(path).expanduser().exists():
-        raise UserError(f"There is no file or folder {path}: check images.")
+    if path not in ("", BUILT_IN) and not os.path.exists(os.path.expanduser(path)):
+        raise UserError(f"There is no file or folder {shortened(path, PLACE)}: check images.")
 
 
 def read_ahead(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 
 Fill = tuple[int, int, int]
 Operation = Callable[[Image.Image, float, np.random.Generator, Fill], Image.Image]
@@ -114,8 +114,8 @@ class RandAugment:
                 first = ""
         if first != "rand":
             raise UserError(
-                f"{policy!r} is not a RandAugment policy: write 'rand-m9-mstd0.5-inc1' (m magnitude, n operations, "
-                "mstd, p probability; strengths always increase, inc1)."
+                f"{quoted(policy)} is not a RandAugment policy: write 'rand-m9-mstd0.5-inc1' (m magnitude, n "
+                "operations, mstd, p probability; strengths always increase, inc1)."
             )
         return cls(**settings)
 

@@ -138,4 +138,4 @@ def parse(text: str) -> Origin:
 def exists(origin: Origin) -> bool:
     """Returns whether a run or a file is there; what is on the Hub or in packages is not looked for."""
     local = isinstance(origin, Run | File) and not is_remote(str(origin))
-    return not local or Path(str(origin)).expanduser().exists()
+    return not local or os.path.exists(os.path.expanduser(str(origin)))

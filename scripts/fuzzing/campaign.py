@@ -21,6 +21,7 @@ from attacks import (
     annotations,
     boxes,
     cards,
+    configs,
     leaderboards,
     notes,
     objects,
@@ -56,6 +57,8 @@ ATTACKS: dict[str, tuple[attacks.Attack, int]] = {
     "boxes of YOLO": (boxes.yolo, 60_000),
     "boxes of VOC": (boxes.voc, 60_000),
     "files of PyTorch": (pickles.pickles, 20_000),
+    "arguments of configs": (configs.arguments, 10_000),
+    "settings of configs": (configs.settings, 10_000),
     "pictures": (pictures.pictures, 100_000),
     "videos": (pictures.clips, 40_000),
 }

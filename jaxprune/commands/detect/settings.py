@@ -1,7 +1,7 @@
 """The settings of `detect`."""
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from jaxprune import dense
 from jaxprune.commands.shared import groups
@@ -54,7 +54,7 @@ class ObjectData(ObjectImages):
         on_disk = values.source not in ("", "scenes")
         if on_disk and not values.path:
             yield f"{prefix}source={values.source} needs {prefix}path, a directory of images and annotations."
-        elif on_disk and not Path(values.path).expanduser().is_dir():
+        elif on_disk and not os.path.isdir(os.path.expanduser(values.path)):
             yield f"Image folder {values.path!r} does not exist or is not a directory: check {prefix}path."
         if values.source == "voc" and values.masks != "none":
             yield f"{prefix}source=voc has boxes only: write {prefix}masks=none."

@@ -6,7 +6,7 @@ from jaxprune import dynamic, models
 from jaxprune.commands.shared import groups, inspection
 from jaxprune.commands.shared.settings import ABSENT, choice, number, path, record, refused, setting
 from jaxprune.config import Config
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.reduction import Plan
 from jaxprune.reduction.parts.find_method import shown_name
 from jaxprune.text import parse_items
@@ -150,7 +150,7 @@ def plan_of(config: Config) -> Plan | None:
     arguments = config.reduction.to_dict()
     if (arguments["method"] == "from_scores") != bool(config.scorer):
         raise UserError(
-            f"reduction.method={arguments['method']!r} and scorer={config.scorer!r} do not go together: from_scores "
+            f"reduction.method={quoted(arguments['method'])} and scorer={quoted(config.scorer)} do not go together: from_scores "
             "needs a scorer, such as 'ltrp:run=RUN' or 'papr', and other methods take none."
         )
     if config.scorer:

@@ -1,7 +1,7 @@
 """The settings of `leaderboard`."""
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from jaxprune.commands.shared import inspection, several_networks, train_first
 from jaxprune.commands.shared.settings import number, record, refused, setting
@@ -31,7 +31,7 @@ class Settings(inspection.ManyPlans, inspection.ClassifierInspection):
         """Yields what is wrong with the networks, and with the leaderboards to check."""
         yield from refused(lambda: several_networks.check_names(config))
         for name in ("verify", "compare"):
-            if config[name] and not Path(config[name]).expanduser().is_file():
+            if config[name] and not os.path.isfile(os.path.expanduser(config[name])):
                 yield f"There is no leaderboard {config[name]}: check {prefix}{name}."
         if config.compare and not config.verify:
             yield f"{prefix}compare needs another leaderboard to compare with: give it as {prefix}verify."

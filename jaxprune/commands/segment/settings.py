@@ -1,5 +1,6 @@
 """The settings of `segment`."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,7 +53,7 @@ class MapData(MapImages):
         """Yields that there are no classes or no folder, and ranges that end below where they begin."""
         if values.source == "folder" and not values.path:
             yield f"{prefix}source=folder needs {prefix}path, a directory of images and label maps."
-        elif values.source == "folder" and not Path(values.path).expanduser().is_dir():
+        elif values.source == "folder" and not os.path.isdir(os.path.expanduser(values.path)):
             yield f"Image folder {values.path!r} does not exist or is not a directory: check {prefix}path."
         elif values.source in ("folder", "tfds") and not classes_file(values):
             yield f"{prefix}source={values.source} needs {prefix}classes, a text file with one class a line."
@@ -65,7 +66,7 @@ class MapData(MapImages):
 def classes_file(values: Config) -> str:
     """The file of classes of `config.data`; empty if there is none."""
     beside = Path(values.path).expanduser() / "classes.txt"
-    return values.classes or (str(beside) if values.path and beside.is_file() else "")
+    return values.classes or (str(beside) if values.path and os.path.isfile(beside) else "")
 
 
 @record(recipe=True, is_open=True)

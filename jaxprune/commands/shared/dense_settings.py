@@ -6,6 +6,7 @@ from typing import Any
 from jaxprune.commands.shared import groups, inspection, networks
 from jaxprune.commands.shared.settings import choice, number, path, record, refused, setting
 from jaxprune.config import Config
+from jaxprune.errors import quoted
 from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import Preprocessing
 
@@ -62,9 +63,9 @@ class DenseTraining(inspection.Plans, groups.Training):
             yield f"{prefix}frozen trains no encoder: give {prefix}plans to test under, and leave {prefix}plan empty."
         plan = lambda: networks.plan(config, config.plan)
         if config.plan and (problems := refused(plan)):
-            yield from (f"{prefix}plan={config.plan!r}: {why}" for why in problems)
+            yield from (f"{prefix}plan={quoted(config.plan)}: {why}" for why in problems)
         elif config.plan and plan().at_input and not config.scorer:
-            yield f"{prefix}plan={config.plan!r} drops patches by scores: give {prefix}scorer, such as norm."
+            yield f"{prefix}plan={quoted(config.plan)} drops patches by scores: give {prefix}scorer, such as norm."
 
 
 def preprocessing(config: Config) -> Preprocessing:

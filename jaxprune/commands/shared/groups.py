@@ -1,8 +1,8 @@
 """The settings that several commands share: data, optimizer, networks, training."""
 
 import math
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 
@@ -13,6 +13,7 @@ from jaxprune.config import Config
 from jaxprune.data.loader import TRAIN_CROPS
 from jaxprune.data.randaugment import RandAugment
 from jaxprune.data.source_factory import OBJECTS, SHAPES, SOURCES
+from jaxprune.errors import quoted
 from jaxprune.nn.patch_embed import pair
 from jaxprune.preprocessing import CROPS, IMAGENET_MEAN, IMAGENET_STD, INTERPOLATIONS, Preprocessing
 from jaxprune.train.optimizer import OPTIMIZERS
@@ -84,8 +85,8 @@ class Data(Images):
         """Yields that there is no such folder, and what the preprocessing refuses."""
         if values.source == "folder" and not values.path:
             yield f"{prefix}source=folder needs {prefix}path, a directory of images."
-        elif values.source == "folder" and not Path(values.path).expanduser().is_dir():
-            yield f"Image folder {values.path!r} does not exist or is not a directory: check {prefix}path."
+        elif values.source == "folder" and not os.path.isdir(os.path.expanduser(values.path)):
+            yield f"Image folder {quoted(values.path)} does not exist or is not a directory: check {prefix}path."
         if list(values.crop_scale) != sorted(values.crop_scale):
             backwards = tuple(reversed(values.crop_scale))
             yield f"{prefix}crop_scale={values.crop_scale!r} ends below where it begins: write {backwards}."

@@ -9,7 +9,7 @@ from jaxprune.commands.shared import networks
 from jaxprune.commands.shared.groups import ClassifierFile, Data, Model, Normalised, OnDevices
 from jaxprune.commands.shared.settings import number, path, record, refused, setting
 from jaxprune.config import Config
-from jaxprune.errors import UserError
+from jaxprune.errors import PLACE, UserError, quoted, shortened
 
 QUARTERS = "empty: after a quarter, a half, three quarters"
 # Methods that need no training, one radial pattern for all, and ToMe in rounds; Random is compared in any case.
@@ -70,7 +70,10 @@ def _refuse_scorers(texts: Iterable[str]) -> None:
     for text in filter(None, texts):
         origin = door.parse_scorer(text).origin
         if origin is not None and not door.exists(origin):
-            raise UserError(f"There is no run directory or file {origin}, which the scorer {text!r} reads: check it.")
+            raise UserError(
+                f"There is no run directory or file {shortened(origin, PLACE)}, which the scorer {quoted(text)} reads: "
+                "check it."
+            )
 
 
 def without_network(
@@ -111,7 +114,7 @@ class OnePlan:
     def check(config: Config, prefix: str) -> Iterator[str]:
         """Yields why the plan cannot be used."""
         problems = refused(lambda: networks.plan(config, config.plan)) if config.plan else []
-        yield from (f"{prefix}plan={config.plan!r}: {why}" for why in problems)
+        yield from (f"{prefix}plan={quoted(config.plan)}: {why}" for why in problems)
 
 
 @record()
@@ -130,7 +133,7 @@ class PlanTexts:
                 raise UserError("It drops patches by scores and needs a scorer, such as --config.scorer=norm.")
 
         for text in config.plans:
-            yield from (f"{prefix}plans={text!r}: {why}" for why in refused(lambda text=text: refuse(text)))
+            yield from (f"{prefix}plans={quoted(text)}: {why}" for why in refused(lambda text=text: refuse(text)))
 
 
 @record()

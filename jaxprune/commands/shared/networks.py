@@ -12,7 +12,7 @@ from jaxprune import checkpoints, models
 from jaxprune import open as door
 from jaxprune.checkpoints.run import is_ours
 from jaxprune.config import Config
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.nn.around_host import host_of
 from jaxprune.nn.params import copied
 from jaxprune.nn.patch_embed import pair
@@ -192,6 +192,8 @@ def under_plan(config: Config, model: Any) -> Any:
 
 
 def _read(text: str) -> str:
+    if not isinstance(text, str):
+        raise UserError(f"{quoted(text)} is no plan: write a text such as 'topk:keep_rate=0.7'.")
     path = Path(text)
     if path.suffix != ".txt":
         return text

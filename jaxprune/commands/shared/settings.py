@@ -12,16 +12,16 @@ import dataclasses
 import inspect
 import math
 import numbers
+import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from ml_collections import ConfigDict
 
 from jaxprune.config import Config
-from jaxprune.errors import UserError, nearest, unknown
+from jaxprune.errors import PLACE, UserError, nearest, quoted, shortened, unknown
 from jaxprune.weights.hub import is_remote
 
 # The value of a key that a config may have, and does not have by default.
@@ -78,7 +78,7 @@ def choice(
     def check(key: str, value: Any, *_: Any) -> Iterator[str]:
         allowed = tuple(names() if callable(names) else names)
         if value not in allowed and (value or not optional):
-            yield f"{key}={value!r} cannot be used.{nearest(value, allowed)} Choose one of: {', '.join(allowed)}."
+            yield f"{key}={quoted(value)} cannot be used.{nearest(value, allowed)} Choose one of: {', '.join(allowed)}."
 
     return _declared(default, about, check, free=free)
 
@@ -88,8 +88,9 @@ def path(default: Any, about: str = "", kind: str = "run directory or file", bes
 
     def check(key: str, value: Any, *_: Any) -> Iterator[str]:
         elsewhere = not value or value in besides or is_remote(value)
-        if not elsewhere and not Path(value).expanduser().exists():
-            yield f"There is no {kind} {value}: check {key}."
+        # Unlike `Path.exists`, this does not raise where a name is too long for a file.
+        if not elsewhere and not os.path.exists(os.path.expanduser(str(value))):
+            yield f"There is no {kind} {shortened(value, PLACE)}: check {key}."
 
     return _declared(default, about, check, free=True)
 
@@ -164,7 +165,7 @@ class _Bounds(NamedTuple):
         kind = _Kind.of(field.type)
         if not self.hold(value, kind):
             example = default if default is not ABSENT and self.hold(default, kind) else self.example
-            yield f"{key}={value!r} must be {self.words(kind)}: use for example {example!r}."
+            yield f"{key}={quoted(value)} must be {self.words(kind)}: use for example {example!r}."
 
     def hold(self, value: Any, kind: _Kind) -> bool:
         """Whether a value, or each element of a tuple, is allowed."""
@@ -312,7 +313,8 @@ def problems(settings: Settings, config: Config, prefix: str) -> list[str]:
     sentences, replaced = [], {}
     for key, value, field, default in _leaves(settings, config, ""):
         check = field and field.metadata["check"]
-        if lines := [*check(f"{prefix}{key}", value, field, default)] if check else []:
+        place = f"{prefix}{key}"
+        if lines := _no_texts(place, value, field) or ([*check(place, value, field, default)] if check else []):
             sentences += lines
             replaced |= {} if default is ABSENT else {key: default}
     usable: Any = ConfigDict(config.to_dict())
@@ -320,6 +322,13 @@ def problems(settings: Settings, config: Config, prefix: str) -> list[str]:
         usable.update_from_flattened_dict(replaced)
     groups = _groups(settings, usable, prefix)
     return [*sentences, *(line for inner, group, values in groups for line in _all(group, "check", values, inner))]
+
+
+def _no_texts(key: str, value: Any, field: dataclasses.Field | None) -> list[str]:
+    """What is wrong with a tuple of texts that holds something else, as the command line allows."""
+    if field is None or field.type != tuple[str, ...] or all(isinstance(element, str) for element in value):
+        return []
+    return [f'{key}={quoted(value)} must be texts: put quotation marks around each, as in \'("one", "two")\'.']
 
 
 def missing(settings: Settings, config: Config) -> list[str]:

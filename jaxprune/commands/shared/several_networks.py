@@ -5,7 +5,7 @@ from pathlib import Path
 from jaxprune import open as door
 from jaxprune.commands.shared import networks
 from jaxprune.config import Config
-from jaxprune.errors import UserError
+from jaxprune.errors import PLACE, UserError, shortened
 from jaxprune.evaluate.members import NamedNetwork, Planned
 from jaxprune.nn.host import Host
 from jaxprune.open import Origin
@@ -95,4 +95,4 @@ def check_name(text: str, setting: str) -> None:
       setting: that holds it.
     """
     if not door.exists(origin := door.parse(text)):
-        raise UserError(f"There is no run directory or file {origin}: check {setting}.")
+        raise UserError(f"There is no run directory or file {shortened(origin, PLACE)}: check {setting}.")

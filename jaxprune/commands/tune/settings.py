@@ -61,6 +61,9 @@ class Settings(inspection.NetworkInspection):
                 yield str(unknown(f"method in {prefix}methods", method, methods))
         yield from refused(lambda: require_untrained(config.methods))
         for blocks in config.places:
+            if not isinstance(blocks, (tuple, list)):
+                yield f"{prefix}places={quoted(config.places)} must be tuples of blocks, such as ((3, 6, 9), (6,))."
+                break
             yield from refused(lambda blocks=blocks: Plan(steps=[At(at, "random", keep_rate=0.5) for at in blocks]))
         if config.smaller:
             yield from refused(lambda: several_networks.check_name(config.smaller, f"{prefix}smaller"))
