@@ -138,15 +138,14 @@ def numbers(folder: Path) -> dict[str, Any]:
 def measure(
     command: str, kills: int, most: float, in_a_row: int, work: Path, draw: random.Random, note: Callable[[str], None]
 ) -> Row:
-    """Kills a command again and again, begun for at most some seconds; `note` is told what went wrong."""
+    """Kills a command again and again, for at most some seconds, not counting undisturbed runs; `note` is told what went wrong."""
     run, log = work / _WEIGHTS, work / "log"
-    over = time.monotonic() + most
     for name in ("compiled", "whole"):
         began = time.monotonic()
         if failed := finish(command, work / name, run, log):
             raise SystemExit(f"{command} undisturbed: {failed}")
         seconds = time.monotonic() - began
-    expected = numbers(work / "whole")
+    expected, over = numbers(work / "whole"), time.monotonic() + most
     folder, counts = work / "run", dict.fromkeys(("kills", "late", "ends", "lost", "other"), 0)
     while counts["kills"] < kills and time.monotonic() < over:
         shutil.rmtree(folder, ignore_errors=True)

@@ -150,8 +150,8 @@ def plan_of(config: Config) -> Plan | None:
     arguments = config.reduction.to_dict()
     if (arguments["method"] == "from_scores") != bool(config.scorer):
         raise UserError(
-            f"reduction.method={quoted(arguments['method'])} and scorer={quoted(config.scorer)} do not go together: from_scores "
-            "needs a scorer, such as 'ltrp:run=RUN' or 'papr', and other methods take none."
+            f"reduction.method={quoted(arguments['method'])} and scorer={quoted(config.scorer)} do not go together: "
+            "from_scores needs a scorer, such as 'ltrp:run=RUN' or 'papr', and other methods take none."
         )
     if config.scorer:
         arguments.pop("reduction_loc", None)  # it prunes before the first block

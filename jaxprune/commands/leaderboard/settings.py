@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from jaxprune.commands.shared import inspection, several_networks, train_first
 from jaxprune.commands.shared.settings import number, record, refused, setting
 from jaxprune.config import Config
+from jaxprune.errors import PLACE, shortened
 
 
 @record()
@@ -32,7 +33,7 @@ class Settings(inspection.ManyPlans, inspection.ClassifierInspection):
         yield from refused(lambda: several_networks.check_names(config))
         for name in ("verify", "compare"):
             if config[name] and not os.path.isfile(os.path.expanduser(config[name])):
-                yield f"There is no leaderboard {config[name]}: check {prefix}{name}."
+                yield f"There is no leaderboard {shortened(config[name], PLACE)}: check {prefix}{name}."
         if config.compare and not config.verify:
             yield f"{prefix}compare needs another leaderboard to compare with: give it as {prefix}verify."
 

@@ -173,9 +173,15 @@ def plan(config: Config, text: str, keep_rate: float | None = None) -> Plan:
     Args:
       text: the plan, or the `.txt` file with its text, such as the `plan.txt` of `tune`.
       keep_rate: replaces the config's, which may have several.
+
+    Raises:
+      UserError: the text is no plan, or the config has no keep rate.
     """
     if keep_rate is None:
-        keep_rate = config.keep_rate if "keep_rate" in config else config.keep_rates[0]
+        rates = (config.keep_rate,) if "keep_rate" in config else config.keep_rates
+        if not rates:
+            raise UserError("keep_rates is empty: give shares of the patches to keep, such as (0.7, 0.5).")
+        keep_rate = rates[0]
     return Plan.from_text(_read(text), keep_rate=keep_rate, reduction_loc=tuple(config.reduction_loc) or None)
 
 

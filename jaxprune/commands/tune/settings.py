@@ -8,7 +8,7 @@ from jaxprune import reduction
 from jaxprune.commands.shared import inspection, several_networks, train_first
 from jaxprune.commands.shared.settings import number, record, refused, setting
 from jaxprune.config import Config
-from jaxprune.errors import unknown
+from jaxprune.errors import quoted, unknown
 from jaxprune.reduction import At, Plan
 from jaxprune.tune import Bound
 from jaxprune.tune.candidates import require_untrained
