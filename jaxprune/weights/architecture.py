@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxprune import mim
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 from jaxprune.weights.guess_network import likeness
 from jaxprune.weights.read_names import PATCHES
 from jaxprune.weights.sources import Published
@@ -41,7 +41,7 @@ def architecture(tensors: Mapping[str, Published], source: str) -> tuple[str, di
     if framework is not None and "embed_dim" in framework:
         return "mim", framework  # with its encoder
     if not plausible or not shapes.keys() >= _NEEDED or shapes["blocks.0.mlp.fc1.weight"][1:] != width:
-        names = ", ".join(list(shapes)[:3])
+        names = ", ".join(map(shortened, list(shapes)[:3]))
         of_another = f": {likeness(tensors)}; name its network with model=" if PATCHES in shapes else ""
         raise UserError(
             f"{source} holds no plain vision transformer by the names of timm, MAE, DINO or Hugging Face "

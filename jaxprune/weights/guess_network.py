@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 
 from jaxprune import models
+from jaxprune.errors import shortened
 from jaxprune.models.vit_names import variants
 from jaxprune.weights.rules import published_names
 from jaxprune.weights.sources import Published
@@ -35,7 +36,9 @@ class Likeness(NamedTuple):
         nearest = " or ".join(self.names[:4]) + (" or others" if len(self.names) > 4 else "")
         differences = (("lacks", self.missing), ("has besides", self.besides))
         differs = [
-            f"{verb} {', '.join(names[:4])}{', …' if len(names) > 4 else ''}" for verb, names in differences if names
+            f"{verb} {', '.join(map(shortened, names[:4]))}{', …' if len(names) > 4 else ''}"
+            for verb, names in differences
+            if names
         ]
         return f"nearest is {nearest}{', but the file ' + ' and '.join(differs) if differs else ''}"
 

@@ -1,6 +1,7 @@
 """Reads published weights and loads them into a network: either completely, or with a clear error."""
 
 import fnmatch
+import itertools
 import logging
 import math
 import os
@@ -228,7 +229,7 @@ def _put(
         )
     fillable = {name for name in targets if not _matches(name, new)}
     used = {name: entry for name, entry in entries.items() if name in fillable}
-    if unreal := sorted(f"{name} ({array.dtype})" for name, array in used.values() if not is_real(array)):
+    if unreal := sorted(f"{shortened(name)} ({array.dtype})" for name, array in used.values() if not is_real(array)):
         raise UserError(f"{label} hold tensors that are not of real numbers: {', '.join(unreal)}.")
     for name in table_names(model):
         if (entry := used.get(name)) is not None:
@@ -236,9 +237,9 @@ def _put(
             used[name] = entry._replace(tensor=moved)
 
     missing = sorted(n for n in fillable - set(used) if not isinstance(targets[n], Fixed))
-    left_over = sorted(published for name, (published, _) in entries.items() if name not in fillable)
+    left_over = sorted(shortened(published) for name, (published, _) in entries.items() if name not in fillable)
     misfits = sorted(
-        f"{published} {tensor.shape} for {name} {targets[name].shape}"
+        f"{shortened(published)} {tensor.shape} for {name} {targets[name].shape}"
         for name, (published, tensor) in used.items()
         if tensor.shape != targets[name].shape
     )
@@ -271,7 +272,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _listed(entries: Mapping[str, Published]) -> str:
-    names = [entry.name for entry in entries.values()]
+    names = [shortened(entry.name) for entry in itertools.islice(entries.values(), 4)]
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 

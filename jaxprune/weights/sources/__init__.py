@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, shortened
 
 
 class Published(NamedTuple):
@@ -91,7 +91,7 @@ def rename(tensors: Mapping[str, np.ndarray], table: Sequence[tuple[str, str]], 
     """
     names = {name: renamed(name, table) for name in tensors}
     if nameless := [name for name, new in names.items() if new is None]:
-        listed = ", ".join(nameless[:4]) + (", …" if len(nameless) > 4 else "")
+        listed = ", ".join(map(shortened, nameless[:4])) + (", …" if len(nameless) > 4 else "")
         raise UserError(f"{whose} has no name for {listed}: write the weights under timm's names.")
     return {str(names[name]): tensor for name, tensor in tensors.items()}
 
