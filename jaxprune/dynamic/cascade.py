@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, UInt8
+from jaxtyping import Array, Float, Real, UInt8
 
 from jaxprune import flops
 from jaxprune.dynamic.segments import Segment, Segmented, State, require_classes
@@ -14,6 +14,7 @@ from jaxprune.errors import UserError
 from jaxprune.nn.host import Host
 from jaxprune.nn.images import of_unit
 from jaxprune.ops.resize import resize
+from jaxprune.preprocessing import Preprocessing
 
 
 class Cascade(Segmented):
@@ -59,13 +60,22 @@ class Cascade(Segmented):
 def _through(index: int) -> Any:
     def call(cascade: Cascade, pixels: jax.Array) -> tuple[jax.Array, jax.Array]:
         network = cascade.networks[index]
-        record, images = network.preprocessing, pixels.astype(jnp.float32) / 255
-        if images.shape[1:-1] != record.sides:
-            images = jnp.clip(resize(images, record.sides, "bicubic", antialias=True), 0, 1)
-        logits, _ = network(of_unit(images, record.mean, record.std))
+        logits, _ = network(resized(pixels, network.preprocessing))
         return pixels, logits
 
     return call
+
+
+def resized(pixels: Real[Array, "b *sides c"], record: Preprocessing) -> Float[Array, "b *size c"]:
+    """Returns pixels from 0 to 255, of any size, as a network of a cascade reads them: of its size, and normalised.
+
+    Args:
+      record: of the network.
+    """
+    images = pixels.astype(jnp.float32) / 255
+    if images.shape[1:-1] != record.sides:
+        images = jnp.clip(resize(images, record.sides, "bicubic", antialias=True), 0, 1)
+    return of_unit(images, record.mean, record.std)
 
 
 def _gmacs(network: Any) -> float:

@@ -432,7 +432,9 @@ def _batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:
             pictures = np.asarray(images[rows])
             if record is not None:
                 pixels = jnp.asarray(pictures, jnp.float32)
-                pictures = np.asarray(resize(pixels, record.sides, "bicubic", antialias=True)).clip(0, 255)
+                # Of an integer dtype: floating-point images count as normalised.
+                smaller = np.asarray(resize(pixels, record.sides, "bicubic", antialias=True))
+                pictures = np.rint(smaller).clip(0, 255).astype(np.uint8)
             yield {"image": pictures, "label": classes[rows]}
 
     return show

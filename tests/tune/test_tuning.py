@@ -52,7 +52,7 @@ def contestant(classifier, name):
 def answers_of(model, shown):
     if shown.shape[1:3] != model.preprocessing.sides:
         pixel = jnp.asarray(shown, jnp.float32)
-        shown = resize(pixel, model.preprocessing.sides, "bicubic", antialias=True).clip(0, 255)
+        shown = resize(pixel, model.preprocessing.sides, "bicubic", antialias=True).round().clip(0, 255).astype("uint8")
     logits = jitted(model, lambda network, x: network(pixels(x, network.preprocessing))[0])(shown)
     return np.asarray(logits).argmax(-1)
 
@@ -222,6 +222,13 @@ def test_smaller_images_win_where_no_plan_is_cheaper(classifier, counting_device
     assert {None, (12, 12)} == set(asked)
     found = tune(classifier, lambda numbers: at(numbers), **call)
     assert found.img_size == 0 and not [row for row in found.rows if row.name.startswith("img_size=")]
+
+
+def test_an_array_is_shown_smaller_as_pixels(classifier):
+    """Floating-point images would count as normalised."""
+    (batch,) = tuning._batches_of(images(3), None)(np.arange(3), classifier.preprocessing.with_size(12))
+    assert batch["image"].dtype == np.uint8 and batch["image"].shape == (3, 12, 12, 3)
+    assert abs(batch["image"].mean() - images(3).mean()) < 2
 
 
 def test_healed_networks_that_do_not_fit_are_refused(classifier):
