@@ -11,11 +11,14 @@ python -m jaxprune.main --config=configs/tune.py --config.model.weights=FILE --c
                                                      --config.alpha=0.1 only if the risk is at most 10 %
                                                      (or throughput in images/s, memory in MiB)
 
+    --config.cascades=True                           also cascades: easy images leave at a smaller size or under a plan
+
 A segmentation network, --config.run=RUN of configs/dense/*.py, is bounded in shares of pixels, not of images.
 
 The search covers methods, blocks, counts and combinations. Costs are predicted from block times measured on this
 device, risks are estimated on half of the images, and the plans on the Pareto front are tested on the other half: with
-probability 1 - delta the chosen plan keeps its bound. `plan.txt` holds the plan on one line; `tune.csv` and
+probability 1 - delta the chosen plan keeps its bound. `plan.txt` holds the plan on one line, or `cascade.safetensors` a
+cascade with its thresholds; `tune.csv` and
 `report.html` compare it with the dense network and the next smaller one. Measurements are stored in `tuned/`: the same
 command resumes an interrupted run.
 """

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Real, UInt8
 
@@ -66,13 +67,13 @@ def _through(index: int) -> Any:
     return call
 
 
-def resized(pixels: Real[Array, "b *sides c"], record: Preprocessing) -> Float[Array, "b *size c"]:
+def resized(pixels: Real[Array | np.ndarray, "b *sides c"], record: Preprocessing) -> Float[Array, "b *size c"]:
     """Returns pixels from 0 to 255, of any size, as a network of a cascade reads them: of its size, and normalised.
 
     Args:
       record: of the network.
     """
-    images = pixels.astype(jnp.float32) / 255
+    images = jnp.asarray(pixels, jnp.float32) / 255
     if images.shape[1:-1] != record.sides:
         images = jnp.clip(resize(images, record.sides, "bicubic", antialias=True), 0, 1)
     return of_unit(images, record.mean, record.std)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxprune.data.joint.segmentation import TestMaps
+from jaxprune.dynamic.cascade import resized
 from jaxprune.evaluate import Forward
 from jaxprune.evaluate.forwards import over_views, pixels
 from jaxprune.evaluate.segmentation.at_test import TestTime
@@ -154,12 +155,18 @@ def features(model: Any, programs: Programs) -> Forward | None:
 def outputs(model: Any, programs: Programs) -> Forward:
     """Returns what computes a classifier's logits, or a network's pooled features, float32 (b, c), block by block.
 
-    Of several views of a video they are the logarithms of the mean probabilities, or the mean features.
+    Of several views of a video they are the logarithms of the mean probabilities, or the mean features. Images of
+    another size than the network's are resized for it, as in a cascade.
     """
     record = model.preprocessing
 
+    def inputs_of(images: jax.Array) -> jax.Array:
+        if len(record.sides) != 2 or images.shape[1:-1] == record.sides:
+            return pixels(images, record)
+        return programs.run(("resized", record), lambda images: resized(images, record), images)
+
     def call(network: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-        tokens, _ = network.forward_features(pixels(batch["image"], record))
+        tokens, _ = network.forward_features(inputs_of(batch["image"]))
         values, images = network.forward_head(tokens)[0], batch["image"]
         if len(values) == len(images):
             return values

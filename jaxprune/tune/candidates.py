@@ -29,6 +29,9 @@ class Candidate(NamedTuple):
       model: the network.
       cost: predicted cost.
       weights: fingerprint of weights of its own, such as a healed network's; "" for the dense network's.
+      members: the networks of a cascade, whose `model` is None; its cost is a mixture, see `cascade_candidates`.
+      thresholds: of a cascade, one a network.
+      reach: the share of the estimation images that reach each of its networks.
     """
 
     name: str
@@ -38,6 +41,9 @@ class Candidate(NamedTuple):
     model: Any
     cost: Cost
     weights: str = ""
+    members: tuple["Candidate", ...] = ()
+    thresholds: tuple[float, ...] = ()
+    reach: tuple[float, ...] = ()
 
     @property
     def family(self) -> tuple[str, tuple[int, ...]]:

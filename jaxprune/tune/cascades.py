@@ -115,14 +115,14 @@ def _tested(
         )
     order = np.random.default_rng(seed).permutation(confidence.shape[1])
     first, second = order[count:], order[:count]
-    configurations = _configurations(confidence[:, first])
-    losses = np.stack([_losses(values, confidence, errors) for values in configurations])
-    expected = [operate(confidence[:, first], values, costs).cost for values in configurations]
+    family = configurations(confidence[:, first])
+    losses = np.stack([_losses(values, confidence, errors) for values in family])
+    expected = [operate(confidence[:, first], values, costs).cost for values in family]
     _, ranks, tests = choose(expected, losses[:, first], losses[:, second], alpha, delta)
 
     def certified(index: int, test: Tested | None) -> Certified:
-        cost = operate(confidence[:, second], configurations[index], costs).cost
-        return Certified(configurations[index], test, cost, len(tests))
+        cost = operate(confidence[:, second], family[index], costs).cost
+        return Certified(family[index], test, cost, len(tests))
 
     path = [certified(index, test) for index, test in zip(ranks, tests, strict=False) if test.passed]
     return path, certified(0, None), len(tests)
@@ -132,8 +132,15 @@ def _losses(thresholds: np.ndarray, confidence: np.ndarray, errors: np.ndarray) 
     return errors[exit_of(confidence, thresholds), np.arange(errors.shape[1])]
 
 
-def _configurations(confidence: Float[np.ndarray, "m n"]) -> list[np.ndarray]:
-    """Thresholds to choose from: nobody leaves early, the published family, and a grid of quantiles."""
+def configurations(confidence: Float[np.ndarray, "m n"]) -> list[np.ndarray]:
+    """Returns thresholds to choose from: nobody leaves early, the published family, and a grid of quantiles.
+
+    >>> len(configurations(np.array([[0.5, 0.9], [0.7, 0.8]]))), configurations(np.ones((2, 3)))[0].tolist()
+    (10, [100000000.0, -100000000.0])
+
+    Args:
+      confidence: of m exits for the images that choose.
+    """
     exits = len(confidence)
     family: list[Sequence[float] | np.ndarray] = [[NOBODY] * (exits - 1) + [-NOBODY]]
     family += [thresholds_of_shares(confidence, geometric_shares(exits, q)) for q in DVT_RATIOS]

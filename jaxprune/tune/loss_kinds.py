@@ -11,9 +11,11 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxprune.dynamic import confidence
 from jaxprune.evaluate import Batch, Stacked, run_over
 from jaxprune.evaluate.segmentation.measure import passes
 from jaxprune.measures.segmentation import Areas, confusion
+from jaxprune.open.gallery import gallery_kernel
 from jaxprune.ops.label_maps import IGNORED
 from jaxprune.tune import blockwise, image_errors
 from jaxprune.tune.pixel_images import PixelImages
@@ -72,21 +74,42 @@ class ClassLoss:
       neighbours: see `image_errors.agreement_errors`.
       mesh: the devices for the images.
       programs: compiled blocks.
+      exits: whether networks also say how sure they are, see `confidence`.
     """
 
     graded: ClassVar[bool] = False
 
     def __init__(
-        self, dense: Any, show: Callable, bound: Bound, neighbours: int, mesh: Mesh, programs: blockwise.Programs
+        self,
+        dense: Any,
+        show: Callable,
+        bound: Bound,
+        neighbours: int,
+        mesh: Mesh,
+        programs: blockwise.Programs,
+        *,
+        exits: bool = False,
     ):
-        self.key: Mapping[str, Any] = {}
+        self.key: Mapping[str, Any] = {"exits": True} if exits and dense.num_classes else {}
         self._sides, self._show, self._mesh, self._programs = dense.preprocessing.sides, show, mesh, programs
         self._errors = image_errors.accuracy_errors if bound.kind == "accuracy" else image_errors.agreement_errors
         self._neighbours = neighbours
 
-    def answers(self, model: Any, numbers: np.ndarray, dense: Callable[[], Arrays] | None, desc: str) -> Arrays:
-        """See `LossKind`: predicted classes or features, and labels."""
-        images = {} if model.preprocessing.sides == self._sides else {"record": model.preprocessing}
+    def answers(
+        self,
+        model: Any,
+        numbers: np.ndarray,
+        dense: Callable[[], Arrays] | None,
+        desc: str,
+        *,
+        resizing: bool = False,
+    ) -> Arrays:
+        """See `LossKind`: predicted classes or features, and labels.
+
+        Args:
+          resizing: whether a network for smaller images sees those of the dense network, resized, as in a cascade.
+        """
+        images = {} if resizing or model.preprocessing.sides == self._sides else {"record": model.preprocessing}
         forward = blockwise.outputs(model, self._programs)
         collector = Stacked("answers", ("label",))
         ((values, columns),) = run_over(
@@ -95,7 +118,25 @@ class ClassLoss:
         values, labels = np.asarray(values, np.float32), np.asarray(columns["label"])
         # An image with several classes has no single right class.
         labels = labels if labels.ndim == 1 else np.full(len(values), -1)
-        return {"values": values.argmax(-1) if model.num_classes else values, "label": labels}
+        sure = {"sure": confidence(values[None])[0]} if self.key else {}
+        return {"values": values.argmax(-1) if model.num_classes else values, "label": labels, **sure}
+
+    @staticmethod
+    def confidence(plan: Arrays, bank: Arrays, *, in_bank: bool) -> np.ndarray:
+        """Returns how sure a network is of each image, as the exits of a cascade ask: the largest probability.
+
+        Without classes it is that of the nearest image of a gallery, the bank, see `open.gallery`.
+
+        Args:
+          plan: its answers.
+          bank, in_bank: see `losses`; no image finds itself.
+        """
+        if "sure" in plan:
+            return plan["sure"]
+        cosines = plan["values"] @ gallery_kernel(bank["values"])
+        if in_bank:
+            np.fill_diagonal(cosines, -np.inf)
+        return confidence(cosines[None])[0]
 
     def losses(self, dense: Arrays, plan: Arrays, bank: Arrays, *, in_bank: bool) -> np.ndarray:
         """See `LossKind`."""

@@ -23,8 +23,11 @@ def candidates(model: Any, images: Any, kept: Iterable[float], predict: Callable
       kept: fractions of the patches; of a network with a head around it, which stays as it is, of its FLOPs.
       predict: predicts the cost of a network.
     """
-    if not can_show(images):
-        return []
+    return sized(model, kept, predict) if can_show(images) else []
+
+
+def sized(model: Any, kept: Iterable[float], predict: Callable[[Any], Cost]) -> list[Candidate]:
+    """Returns a network on smaller images, as far as it can read them; see `candidates`."""
     if isinstance(model, AroundHost):
         smaller = on_smaller_images({DENSE: contestant(model)}, tuple(kept))
         networks = {name: candidate.model for name, candidate in smaller.items()}

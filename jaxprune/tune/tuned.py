@@ -1,6 +1,8 @@
 """The settings and the results of tuning."""
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jaxprune.bench.timing import OverRounds
@@ -30,6 +32,8 @@ class Settings:
       exhaustive: evaluate all plans of the methods, on all estimation images.
       smaller_images: also try the same network on smaller images, with these fractions of the patches; a segmentation
         network with these fractions of its FLOPs.
+      cascades: also try cascades of the dense network, smaller images and plans, under several thresholds each; only
+        for networks that classify or describe images.
       seed: seed of the split in halves.
     """
 
@@ -44,6 +48,7 @@ class Settings:
     most_tested: int = 3
     exhaustive: bool = False
     smaller_images: bool = True
+    cascades: bool = False
     seed: int = 0
 
 
@@ -61,6 +66,7 @@ class Row(NamedTuple):
       tested: the test on the other images; None if not tested.
       risk: of graded losses the mean with its interval.
       pixels: of a segmentation network, its scores on the same images.
+      reach: of a cascade, {network: share of the estimation images that reach it}: its cost is that mixture.
     """
 
     name: str
@@ -72,6 +78,7 @@ class Row(NamedTuple):
     tested: Tested | None = None
     risk: Interval | None = None
     pixels: PixelScores | None = None
+    reach: Mapping[str, float] = MappingProxyType({})
 
     @property
     def interval(self) -> Interval | None:
@@ -94,8 +101,8 @@ class Tuned(NamedTuple):
 
     Attributes:
       plan: the plan as one line, after the name of a healed network; or "img_size=N", if the dense network on smaller
-        images was chosen; "" for the dense network.
-      model: the network under that plan, or on these images.
+        images was chosen; for a cascade its networks and thresholds; "" for the dense network.
+      model: the network under that plan, or on these images; or the cascade, with a dial of certified thresholds.
       why: a sentence that explains the choice.
       rows: dense, the next smaller dense network, then plans and smaller images by falling cost.
       front: names of the Pareto-optimal plans on the estimation images.
@@ -106,6 +113,8 @@ class Tuned(NamedTuple):
       healed: name of the healed network that was chosen; "" for a plan of the dense network, or none.
       img_size: side of the smaller images, or rows and columns, if these were chosen, else 0.
       about: what the risk is, in words.
+      cascade: names of the networks of the cascade that was chosen, if one was.
+      gallery: number of images that a network without classes retrieves from, 0 for others.
     """
 
     plan: str
@@ -120,3 +129,5 @@ class Tuned(NamedTuple):
     healed: str = ""
     img_size: int | tuple[int, ...] = 0
     about: str = ""
+    cascade: tuple[str, ...] = ()
+    gallery: int = 0

@@ -23,7 +23,7 @@ from jaxprune.nn.host import Host
 from jaxprune.ops.resize import resize
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import DENSE
-from jaxprune.tune import blockwise, cost_table, pareto_testing, smaller_images
+from jaxprune.tune import blockwise, cascade_candidates, cost_table, pareto_testing, smaller_images
 from jaxprune.tune.candidates import (
     PUBLISHED,
     Candidate,
@@ -34,6 +34,7 @@ from jaxprune.tune.candidates import (
     require_alike,
     require_untrained,
 )
+from jaxprune.tune.cascade_candidates import Exits, built, mixed_gflops, mixture_text
 from jaxprune.tune.copies import first_of_copies, in_order
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.halves import Halves, halved, require_enough
@@ -73,10 +74,11 @@ def tune(
     """Returns the best plan for a network on this device, with a guarantee.
 
     A random half of the images estimates the risks (`tune.loss_kinds`), and the other half tests: Pareto Testing
-    (Laufer-Goldshtein et al., ICLR 2023). For a bound on risk, the result is the cheapest certified plan: with
-    probability 1 − delta, its risk on images from the same distribution is within the bound. For a bound on cost, it is
-    the plan with the smallest estimated risk within it, and with probability 1 − delta its risk is at most
-    `tested.limit` of its row.
+    (Laufer-Goldshtein et al., ICLR 2023). Plans, smaller images and, with `settings.cascades`, cascades under
+    thresholds are tested in one sequence, so that one delta covers all. For a bound on risk, the result is the cheapest
+    certified plan: with probability 1 − delta, its risk on images from the same distribution is within the bound. For a
+    bound on cost, it is the plan with the smallest estimated risk within it, and with probability 1 − delta its risk is
+    at most `tested.limit` of its row.
 
     Args:
       model: a `Host`, or a segmentation network, whose losses are shares of pixels. A network trained under a plan is
@@ -99,7 +101,7 @@ def tune(
     Raises:
       UserError: the network cannot follow plans, there are too few images, or the bound is invalid.
     """
-    _require_tunable(model)
+    _require_tunable(model, settings)
     if not isinstance(bound, Bound):
         raise UserError(f"bound={quoted(bound)} is no bound: give one such as Bound('agreement', 0.95).")
     if not callable(images) and not (hasattr(images, "shape") and len(images.shape) > 3):
@@ -117,7 +119,7 @@ def tune(
     if isinstance(show, PixelImages):  # as of every segmentation network
         kind: LossKind = PixelLoss(show, bound, mesh, programs)
     else:
-        kind = ClassLoss(network.dense, show, bound, settings.neighbours, mesh, programs)
+        kind = ClassLoss(network.dense, show, bound, settings.neighbours, mesh, programs, exits=settings.cascades)
     features = _features(network.dense, show, count, mesh, programs, keep)
     find = lambda: {"first": first_of_copies(show, count, features)}
     firsts = keep.arrays("copies", find, images=count, features=features is not None)["first"]
@@ -131,12 +133,17 @@ def tune(
     risks = [float(losses.estimate(plan).mean()) for plan in plans]
     order = pareto_testing.front([bound.of(plan.cost) for plan in plans], risks) if plans else []
     front = [plans[index] for index in order]
+    cascades = _cascades(network, table, losses, [*plans, *(plan for plan, _ in rejected)], bound, settings)
     _log.info("Timing whole networks in turns: the dense one, and some of %d plans that no other beats.", len(front))
     if bound.on_cost:
         finalists, timed = timed_within(network.dense, network.smaller, front, bound, settings, keep)
+        if cascades:
+            timed = {**timed, **timed_in_turns(network.dense, network.smaller, [], settings, keep, cascades)}
     else:
         finalists = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
-        timed = timed_in_turns(network.dense, network.smaller, finalists, settings, keep)
+        timed = timed_in_turns(network.dense, network.smaller, finalists, settings, keep, cascades)
+    if cascades:  # one front, and one sequence of tests
+        finalists, front = (_with_cascades(singles, cascades, losses, bound) for singles in (finalists, front))
     _log.info("Testing plans on %d other images.", len(halves.second))
     best, why, tests = _decision(finalists, timed, losses, bound, settings)
     if copies := count - len(np.unique(firsts)):
@@ -148,22 +155,29 @@ def tune(
     predicted = lambda cost: table.rescaled(cost, timed[DENSE][0].median)
     rows = [Row(DENSE, gflops(network.dense), None, timed[DENSE], 0, len(halves.first), pixels=losses.scores())]
     rows += [Row(SMALLER, gflops(network.smaller), timed=timed[SMALLER])] if network.smaller is not None else []
-    evaluated = [*((plan, len(SHARES) - 1) for plan in plans), *rejected]
+    evaluated = [*((plan, len(SHARES) - 1) for plan in (*plans, *cascades)), *rejected]
     for plan, share in sorted(evaluated, key=lambda pair: bound.of(pair[0].cost), reverse=True):
         of_plan = losses.estimate(plan, share)
         errors, risk = (float(of_plan.sum()), mean_share(of_plan)) if graded else (int(of_plan.sum()), None)
         estimated = predicted(plan.cost), timed.get(plan.name), errors, len(of_plan), tests.get(plan.name)
-        rows.append(Row(plan.name, gflops(plan.model), *estimated, risk, losses.scores(plan, share)))
+        scores = None if plan.members else losses.scores(plan, share)
+        reach = dict(zip((member.name for member in plan.members), plan.reach, strict=True))
+        rows.append(Row(plan.name, mixed_gflops(plan), *estimated, risk, scores, reach))
     name, tuned = (best.name, best.model) if best else ("", network.dense)
+    if best and best.members:
+        passed = [plan for plan in finalists if plan.name in tests and tests[plan.name].passed]
+        tuned = built(best, passed, losses.gallery())
     sizes = len(halves.first), len(halves.second)
     healed_name = next((label for label, fast in (healed or {}).items() if fast is tuned), "")
     sides = tuned.preprocessing.sides if best and best.method == smaller_images.METHOD else (0,)
     size = sides[0] if len(set(sides)) == 1 else sides
     names = tuple(plan.name for plan in front)
-    return Tuned(name, tuned, why, tuple(rows), names, table, bound, settings, sizes, healed_name, size, about)
+    members = tuple(member.name for member in best.members) if best else ()
+    results = name, tuned, why, tuple(rows), names, table, bound, settings, sizes, healed_name, size, about, members
+    return Tuned(*results, 0 if network.dense.num_classes else len(halves.first))
 
 
-def _require_tunable(model: Any) -> None:
+def _require_tunable(model: Any, settings: Settings | None) -> None:
     if isinstance(model, DToP):
         raise UserError(
             "DToP spends by image, by thresholds of its exits, which tune does not try: tune a SegViT, or compare "
@@ -176,6 +190,11 @@ def _require_tunable(model: Any) -> None:
         )
     if not isinstance(model, Host | Segmenter):
         raise UserError(f"A {type(model).__name__} has no tokens to reduce: give a transformer.")
+    if settings is not None and settings.cascades and (isinstance(model, Segmenter) or model.preprocessing.num_frames):
+        raise UserError(
+            f"cascades=True is for networks that classify or describe images, and a {type(model).__name__} reads "
+            "something else or answers for every pixel: leave it out."
+        )
 
 
 def _pictures(
@@ -341,6 +360,41 @@ def _searched(
     return Searched([*promising, *trained], rejected)
 
 
+def _cascades(
+    network: _Networks,
+    table: CostTable,
+    losses: "_Losses",
+    plans: Sequence[Candidate],
+    bound: Bound,
+    settings: Settings,
+) -> list[Candidate]:
+    """The most promising cascades under thresholds; none where none is asked for, or memory is bounded.
+
+    Args:
+      plans: all that were evaluated.
+    """
+    # A cascade takes the memory of the largest of its networks.
+    if not settings.cascades or bound.kind == "memory":
+        return []
+    predict = lambda smaller: table.predict(smaller, network.dense)
+    sizes = smaller_images.sized(network.dense, settings.kept, predict) if settings.smaller_images else []
+    planned = [plan for plan in plans if plan.method != smaller_images.METHOD]
+    risks = [float(losses.estimate(plan, 0).mean()) for plan in planned]
+    members = cascade_candidates.members_of(network.dense, table.predict(network.dense), sizes, planned, risks)
+    (dense,) = (member for member in members if member.name == DENSE)
+    _log.info("Estimating the risks of cascades of %s.", ", ".join(member.name for member in members))
+    return cascade_candidates.candidates(members, losses.exits, dense, bound, settings)
+
+
+def _with_cascades(
+    plans: Sequence[Candidate], cascades: Sequence[Candidate], losses: "_Losses", bound: Bound
+) -> list[Candidate]:
+    """The front of plans and cascades together, from the safest to the cheapest."""
+    joint = [*plans, *cascades]
+    risks = [float(losses.estimate(candidate).mean()) for candidate in joint]
+    return [joint[index] for index in pareto_testing.front([bound.of(candidate.cost) for candidate in joint], risks)]
+
+
 class _Losses:
     """The losses of plans on images; the answers of networks are stored."""
 
@@ -350,7 +404,12 @@ class _Losses:
         self._parts = np.split(halves.first, ends[:-1])
 
     def estimate(self, plan: Candidate, share: int = -1) -> np.ndarray:
-        """Losses on a share of the estimation images, (n,); `share` is an index in `search.SHARES`."""
+        """Losses on a share of the estimation images, (n,); `share` is an index in `search.SHARES`.
+
+        Those of a cascade are on all of them.
+        """
+        if plan.members:
+            return self.exits(plan.members).under(plan.thresholds)
         dense = self._estimating(-1)
         return self._kind.losses(dense, self._estimating(share, plan), dense, in_bank=True)
 
@@ -360,24 +419,54 @@ class _Losses:
 
     def test(self, plan: Candidate, bound: Bound, delta: float) -> Tested:
         """The test of a plan on the test images."""
-        dense, answers = (self._answers(tried, self._halves.second, "testing") for tried in (None, plan))
-        losses = self._kind.losses(dense, answers, self._estimating(-1), in_bank=False)
+        if plan.members:
+            losses = self.exits(plan.members, testing=True).under(plan.thresholds)
+        else:
+            dense, answers = (self._answers(tried, self._halves.second, "testing") for tried in (None, plan))
+            losses = self._kind.losses(dense, answers, self._estimating(-1), in_bank=False)
         return pareto_testing.of_losses(losses, bound.risk, delta, graded=self._kind.graded)
 
-    def _estimating(self, share: int, plan: Candidate | None = None) -> Arrays:
+    def exits(self, members: Sequence[Candidate], *, testing: bool = False) -> Exits:
+        """What the networks of a cascade say of the estimation images, or of the test images."""
+        assert isinstance(self._kind, ClassLoss)
+        rows = []
+        for member in members:
+            plan = None if member.name == DENSE else member
+            if testing:
+                answers = self._answers(plan, self._halves.second, "testing", resizing=True)
+                dense = self._answers(None, self._halves.second, "testing")
+            else:
+                answers, dense = self._estimating(-1, plan, resizing=True), self._estimating(-1)
+            sure = self._kind.confidence(answers, self._estimating(-1), in_bank=not testing)
+            losses = self._kind.losses(dense, answers, self._estimating(-1), in_bank=not testing)
+            rows.append((sure, losses))
+        return Exits(*map(np.stack, zip(*rows, strict=True)))
+
+    def gallery(self) -> np.ndarray | None:
+        """The features among which a network without classes retrieves, those of the estimation images; or None."""
+        return None if self._dense.num_classes else self._estimating(-1)["values"]
+
+    def _estimating(self, share: int, plan: Candidate | None = None, *, resizing: bool = False) -> Arrays:
         parts = self._parts[: range(len(SHARES))[share] + 1]
         answers = [
-            self._answers(plan, part, f"part {number} of {len(SHARES)}")
+            self._answers(plan, part, f"part {number} of {len(SHARES)}", resizing=resizing)
             for number, part in enumerate(parts, start=1)
             if len(part)
         ]
         return {name: np.concatenate([arrays[name] for arrays in answers]) for name in answers[0]}
 
-    def _answers(self, plan: Candidate | None, numbers: np.ndarray, part: str) -> Arrays:
-        """The answers of the network under a plan, or of the dense one."""
+    def _answers(self, plan: Candidate | None, numbers: np.ndarray, part: str, *, resizing: bool = False) -> Arrays:
+        """The answers of the network under a plan, or of the dense one.
+
+        Args:
+          resizing: see `ClassLoss.answers`.
+        """
         name, model = (DENSE, self._dense) if plan is None else (plan.name, plan.model)
         dense = None if plan is None else lambda: self._answers(None, numbers, part)
-        make = lambda: self._kind.answers(model, numbers, dense, f"{name}, {part}")
+        options: dict[str, Any] = {}
+        if resizing and model.preprocessing.sides != self._dense.preprocessing.sides:
+            name, options = f"{name} in a cascade", {"resizing": True}
+        make = lambda: self._kind.answers(model, numbers, dense, f"{name}, {part}", **options)
         key = {"weights": plan.weights} if plan is not None and plan.weights else {}
         return self._store.arrays(f"{name} {part}", make, images=numbers.tolist(), **self._kind.key, **key)
 
@@ -415,10 +504,11 @@ def _decision(
     speed = cost[DENSE].seconds / cost[best.name].seconds
     slowest, fastest = timed[best.name][0].high, timed[DENSE][0].low
     unclear = " Its times and those of dense overlap over the rounds: it may not be faster." * (slowest >= fastest)
+    mixed = f" Its time is a mixture: {mixture_text(best)}." if best.members else ""
     return best, (
         f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its risk is at most "
         f"{bound.risk if bound.risk < 1 else test.limit:.3g}: {test.evidence} independent images."
-        f"{unclear}"
+        f"{mixed}{unclear}"
     ), tests  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from jaxprune.bench.timing import OverRounds, interleaved
 from jaxprune.evaluate.contestants import Runner, random_images
 from jaxprune.reduction import DENSE
 from jaxprune.tune.candidates import Candidate
+from jaxprune.tune.cascade_candidates import mixture
 from jaxprune.tune.cost_table import Cost
 from jaxprune.tune.requirement import Bound
 from jaxprune.tune.store import Store
@@ -20,9 +21,21 @@ from jaxprune.weights.fingerprint import fingerprint
 Timed = Mapping[str, tuple[OverRounds, float]]  # {name: (seconds, megabytes)}
 
 
-def timed_in_turns(dense: Any, smaller: Any, plans: Sequence[Candidate], settings: Settings, store: Store) -> Timed:
-    """Times whole networks in turns: dense, a smaller one (or None), and plans."""
-    networks = {DENSE: dense, SMALLER: smaller, **{plan.name: plan.model for plan in plans}}
+def timed_in_turns(
+    dense: Any,
+    smaller: Any,
+    plans: Sequence[Candidate],
+    settings: Settings,
+    store: Store,
+    cascades: Sequence[Candidate] = (),
+) -> Timed:
+    """Times whole networks in turns: dense, a smaller one (or None), and plans; cascades by their networks.
+
+    Args:
+      cascades: their time in a round is the mixture of those of their networks, see `cascade_candidates.mixture`.
+    """
+    members = {member.name: member.model for cascade in cascades for member in cascade.members}
+    networks = {DENSE: dense, SMALLER: smaller, **{plan.name: plan.model for plan in plans}, **members}
     networks = {name: model for name, model in networks.items() if model is not None}
 
     def make() -> dict[str, np.ndarray]:
@@ -35,10 +48,16 @@ def timed_in_turns(dense: Any, smaller: Any, plans: Sequence[Candidate], setting
         }
 
     digest = "" if smaller is None else fingerprint(smaller)
-    part = "whole networks" + "".join(f", {plan.name}" for plan in plans[:1])
+    part = "whole networks" + "".join(f", {plan.name}" for plan in plans[:1]) + ", cascades" * bool(cascades)
     arrays = store.arrays(part, make, networks=list(networks), smaller=digest, **timing(settings))
     measurements = zip(networks, arrays["seconds"], arrays["megabytes"], strict=True)
-    return {name: (OverRounds.of(seconds.tolist()), float(megabytes)) for name, seconds, megabytes in measurements}
+    rounds = {name: [Cost(float(wall), float(memory)) for wall in walls] for name, walls, memory in measurements}
+    for cascade in cascades:
+        of_members = [rounds[member.name] for member in cascade.members]
+        rounds[cascade.name] = [mixture(costs, cascade.reach) for costs in zip(*of_members, strict=True)]
+    return {
+        name: (OverRounds.of([cost.seconds for cost in costs]), costs[0].megabytes) for name, costs in rounds.items()
+    }
 
 
 def timed_within(

@@ -1,15 +1,18 @@
 """The task tune: what it leaves in its directory, and what it refuses before it begins."""
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from counted_seconds import count_seconds
 from flax import nnx
 from PIL import Image
 
 from jaxprune import commands, main, models, reduction
-from jaxprune.checkpoints import save_model
+from jaxprune.checkpoints import load_card, save_model
+from jaxprune.data import Scenes
 from jaxprune.errors import UserError
 from jaxprune.reduction import Plan
 
@@ -66,6 +69,53 @@ def test_photographs_without_classes_choose_a_plan_of_an_encoder(tmp_path, capsy
     stored = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "tuned").iterdir()}
     assert run(tmp_path / "run", **settings) == found and len(stored) >= 2
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "tuned").iterdir()} == stored
+
+
+@pytest.mark.slow
+def test_a_tuned_cascade_is_a_file_that_other_commands_open(tmp_path, monkeypatch, capsys):
+    """Its networks and thresholds are in the table with their mixture, and the file serves them."""
+    count_seconds(monkeypatch)
+    names = Scenes.class_names
+    spread = nnx.initializers.normal(0.3)
+    classifier = models.create("vit", **SIZES, num_classes=len(names), kernel_init=spread, rngs=nnx.Rngs(0))
+    save_model(classifier, tmp_path / "classifier.safetensors", class_names=names)
+    scenes = {"data.source": "scenes", "data.num_eval": 80}
+    settings = {"methods": ("l2",), "places": ((1,),), "kept": (0.3,), "rounds": 1, "num_images": 80}
+    settings |= {
+        "bound": "speedup",
+        "value": 1.3,
+        "smaller_images": False,
+        "cascades": True,
+        "run": str(tmp_path / "classifier.safetensors"),
+    }
+    answer = run(tmp_path / "run", **settings, **scenes)
+    assert answer["plan"].startswith("l2@1:keep_rate=0.3, then dense (from "), capsys.readouterr().out
+    file = tmp_path / "run" / "cascade.safetensors"
+    assert load_card(file).class_names == names and not (tmp_path / "run" / "plan.txt").exists()
+    with (tmp_path / "run" / "tune.csv").open() as csv_file:
+        rows = {row["plan"]: row for row in csv.DictReader(csv_file)}
+    assert rows[answer["plan"]]["mixture"].startswith("100 % of the images reach l2@1:keep_rate=0.3, ")
+    assert rows["dense"]["mixture"] == ""
+    page = (tmp_path / "run" / "report.html").read_text()
+    for words in (f"--config.run={file}", "Its time is a mixture", "one δ, 0.1, covers all", "no image that chose"):
+        assert words in page, words
+    assert "Its time is a mixture" in capsys.readouterr().out
+
+    def command(task, **options):
+        config = main.load_config(str(Path(CONFIG).parent / f"{task}.py"))
+        config.update_from_flattened_dict({"run": str(file), **options})
+        return commands.find(config.task)(config, tmp_path / task)
+
+    assert "accuracy, step 2 of 2 of the dial" in command(
+        "evaluate", batch_size=16, **{"data.source": "scenes", "data.num_eval": 80}
+    )
+    assert len(command("benchmark", batch_size=4, rounds=1)) == 2
+    (index,) = command("export").values()
+    about = json.loads(Path(index).read_text())
+    assert about["class_names"] == list(names) and len(about["dial"]) == 2 and len(about["segments"]) == 2
+    # Where something else wins, the file of an earlier run would mislead.
+    run(tmp_path / "run", **{**settings, "cascades": False}, **scenes)
+    assert not file.exists()
 
 
 def test_a_bound_on_accuracy_needs_the_classes_of_the_network(tmp_path):

@@ -4,18 +4,16 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flax import nnx
 
-from jaxprune.checkpoints.run import is_ours, load_card
+from jaxprune.commands.export import by_image
+from jaxprune.commands.export.comparison import comparison_images
 from jaxprune.commands.export.settings import FORMATS
 from jaxprune.commands.shared import networks, reporting
 from jaxprune.config import Config
-from jaxprune.data.pictures import open_pictures
 from jaxprune.errors import UserError
 from jaxprune.export.program import INPUTS
 from jaxprune.files import make_directory
-from jaxprune.models.class_names import imagenet1k
 from jaxprune.reduction import apply
 from jaxprune.report.table import as_text
 
@@ -24,9 +22,11 @@ UNNAMED = "The files hold no class names: whoever serves them sees classes as nu
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Exports the network of `config.run` or `config.model` in each of `config.formats`, and verifies the files."""
+    if networks.spends_by_image(config):
+        return by_image.export_segments(config, workdir)
     model, origin = _network(config), str(networks.origin(config))
-    names = _class_names(origin, model)
-    options = {"inputs": config.inputs, "class_names": names, "images": _images(config, model)}
+    names = networks.class_names(origin, model)
+    options = {"inputs": config.inputs, "class_names": names, "images": comparison_images(config, model)}
     make_directory(workdir)
     unnamed = bool(getattr(model, "num_classes", 1)) and not names
     rows = [_write(name, workdir, model, options) for name in config.formats]
@@ -54,22 +54,6 @@ def _network(config: Config) -> Any:
         return networks.featured(config)
     model = networks.with_head(config).model
     return apply(model, networks.plan(config, config.plan), rngs=nnx.Rngs(config.seed)) if config.plan else model
-
-
-def _class_names(origin: str, model: Any) -> tuple[str, ...]:
-    """The names on the card of a run; of published weights with a thousand classes those of ImageNet-1k."""
-    if is_ours(origin):
-        return load_card(origin).class_names
-    return tuple(imagenet1k()) if getattr(model, "num_classes", 0) == 1000 else ()
-
-
-def _images(config: Config, model: Any) -> list[np.ndarray] | None:
-    """The images for the comparison, evenly spread over the data."""
-    if not config.images:
-        return None
-    pictures = open_pictures(config.images, model.preprocessing, seed=config.seed)
-    count = min(len(pictures.names), config.num_images)
-    return [pictures.read(index * len(pictures.names) // count) for index in range(count)]
 
 
 def _write(name: str, workdir: Path, model: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from jaxprune import open as door
 from jaxprune.checkpoints.run import is_ours
 from jaxprune.config import Config
 from jaxprune.errors import UserError, quoted
+from jaxprune.models.class_names import imagenet1k
 from jaxprune.nn.around_host import host_of
 from jaxprune.nn.params import copied
 from jaxprune.nn.patch_embed import pair
@@ -117,6 +118,13 @@ def by_image(config: Config, plans: Sequence[str] = ()) -> Classifier:
         )
     model, names = checkpoints.load_model(config.run), checkpoints.load_card(config.run).class_names
     return Classifier(model, names or tuple(map(str, range(model.num_classes))), config.run)
+
+
+def class_names(origin: str, model: Any) -> tuple[str, ...]:
+    """The names on the card of a run; of published weights with a thousand classes those of ImageNet-1k."""
+    if is_ours(origin):
+        return checkpoints.load_card(origin).class_names
+    return tuple(imagenet1k()) if getattr(model, "num_classes", 0) == 1000 else ()
 
 
 def with_stride(record: Preprocessing, frame_stride: int) -> Preprocessing:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import statistics
+from pathlib import Path
 from typing import Any
 
 from jaxprune.measures.intervals import Interval
@@ -9,8 +10,20 @@ from jaxprune.reduction import DENSE
 from jaxprune.report import Section, plots, spread
 from jaxprune.report.table import Table, column
 from jaxprune.tune import smaller_images
+from jaxprune.tune.cascade_candidates import reach_text
 from jaxprune.tune.tuned import SMALLER, Row, Tuned
 
+_CASCADES = (
+    "The networks of a cascade see the images of the dense network, resized. Its time is a mixture: the time of each "
+    "network alone times the share of the estimation images that reach it (column mixture), which holds for images as "
+    "easy and hard as these, and for full batches; the resizing and the queue between the networks are not in it. "
+    "Images leave where the largest probability reaches the number in the name."
+)
+_GALLERY = (
+    " Without classes, the probabilities are those of the images of a gallery, the estimation images: a softmax of the "
+    "cosines, whose largest is small where others are nearly as near as the nearest. The cascade answers with the "
+    "number of the nearest image."
+)
 # What stands beside the risk of a segmentation network.
 _PIXELS = (
     " mIoU (in brackets its 95 % interval over images, by bootstrap) and agreement (the share of pixels with the dense "
@@ -39,6 +52,7 @@ class TunedRow:
     p_value: float | str = column("p", format=".3g")
     mean_iou: Interval | None = column("mIoU", format=".3g", default=None)
     agreement: float | None = column("agreement", format=".4g", default=None)
+    mixture: str | None = column("mixture", default=None)
 
 
 def table(tuned: Tuned) -> Table[TunedRow]:
@@ -65,6 +79,7 @@ def _row(tuned: Tuned, row: Row) -> TunedRow:
         certified="" if test is None else "yes" if test.passed else "no",
         mean_iou=pixels.mean_iou if pixels else None,
         agreement=pixels.agreement if pixels else None,
+        mixture=reach_text(row.reach) if row.reach else None,
     )
 
 
@@ -96,13 +111,24 @@ def summary(tuned: Tuned) -> dict[str, Any]:
     return values if off is None else {**values, "prediction off by": off}
 
 
-def describe(section: Section, tuned: Tuned) -> None:
-    """Adds the results to a section of a report."""
+def describe(section: Section, tuned: Tuned, cascade: Path) -> None:
+    """Adds the results to a section of a report.
+
+    Args:
+      cascade: the file of the cascade, if one was chosen.
+    """
     bound, (estimating, testing) = tuned.bound, tuned.images
     section.note(tuned.why, kind="info" if tuned.plan else "warning")
     if tuned.healed:
         section.text("The healed network holds its plan; every command opens it with:")
         section.command(f"--config.run={tuned.healed}")
+    elif tuned.cascade:
+        first = "first all images at the dense network, then " * (tuned.cascade[-1] == DENSE)
+        section.text(
+            "The cascade is one file, which `evaluate`, `benchmark`, `predict` and `export` open. The steps of its "
+            f"dial: {first}thresholds that passed, the chosen ones last:"
+        )
+        section.command(f"--config.run={cascade}")
     elif tuned.img_size:
         commands = "`predict` and `benchmark` open it" if _graded(tuned) else "every command opens it"
         section.text(f"It is the same network on smaller images, without a plan; {commands} with:")
@@ -124,6 +150,12 @@ def describe(section: Section, tuned: Tuned) -> None:
         f"{1 - tuned.settings.delta:.3g}, hence for the chosen one. Other bounds that are tested on these images can "
         "fail too: their probabilities add up."
     )
+    if any(row.reach for row in tuned.rows):
+        section.text(
+            f"{_CASCADES} Thresholds stand in the same sequence of tests as plans and image sizes: one δ, "
+            f"{tuned.settings.delta:.3g}, covers all that were tested together, and no image that chose a threshold "
+            f"tests it.{_GALLERY * bool(tuned.gallery)}"
+        )
     off = prediction_error(tuned)
     missed = f" Predicted times of the timed plans are off by {off:.1%} (median)." if off is not None else ""
     smaller = next((row for row in tuned.rows if row.name == SMALLER), None)
@@ -173,6 +205,8 @@ def _family(row: Row) -> str:
     """The methods of a plan and its first block."""
     if row.name == DENSE:
         return DENSE
+    if row.reach:
+        return "cascades"
     if row.name.startswith(f"{smaller_images.METHOD}="):
         return "smaller images"
     steps = row.name.split("+")
@@ -182,6 +216,8 @@ def _family(row: Row) -> str:
 
 def _label(tuned: Tuned, row: Row, alone: bool) -> str:
     """The text beside a point: the amount left in the end, and the method if no legend shows it."""
+    if row.reach:
+        return "chosen" if row.name == tuned.plan else ""
     amount = row.name.rpartition("@")[2].partition(",")[0].rpartition("=")[2]  # the first setting of the last step
     if _family(row) == "smaller images":
         amount += " px"

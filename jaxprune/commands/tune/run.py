@@ -1,29 +1,31 @@
-"""Tunes a plan to this device, and writes a table, the plan and a report."""
+"""Tunes a plan to this device, and writes a table, the plan or the cascade, and a report."""
 
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 from jaxprune.bench.publish import device
-from jaxprune.commands.shared import inputs, reporting
+from jaxprune.checkpoints import save_model
+from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.commands.tune import page
 from jaxprune.commands.tune.settings import bound_of
-from jaxprune.commands.tune.subject import open_subject
+from jaxprune.commands.tune.subject import Subject, open_subject
 from jaxprune.config import Config
 from jaxprune.evaluate import feature_files
 from jaxprune.files import write_atomically
 from jaxprune.train import workdir as workdirs
-from jaxprune.tune import Settings, tune
+from jaxprune.tune import Settings, Tuned, tune
 from jaxprune.tune.store import Store
 
 FOLDER = "tuned"
 PLAN = "plan.txt"
+CASCADE = "cascade.safetensors"
 _IN_TERMINAL = ("plan", "choice", "certified", "latency", "predicted", "risk", "images", "tested")  # columns
-_OF_PIXELS = ("mean_iou", "agreement")  # also, of a segmentation network
+_OF_SOME = ("mean_iou", "agreement", "mixture")  # also, of a segmentation network, and of cascades
 
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
-    """Tunes, or resumes; writes the table, the report, and the plan as one line if it beats the dense network."""
+    """Tunes, or resumes; writes the table, the report, and what beats the dense network: a plan, or a cascade."""
     subject = open_subject(config)
     names = {"images": feature_files.fingerprint(subject.sample.names), "data": subject.data}
     with workdirs.locked(workdir):
@@ -40,12 +42,13 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         )
         rows = page.table(tuned)
         rows.write_csv(workdir / "tune.csv", **device())
-        _write_plan(workdir / PLAN, "" if tuned.healed or tuned.img_size else tuned.plan)
+        _write_plan(workdir / PLAN, "" if tuned.healed or tuned.img_size or tuned.cascade else tuned.plan)
+        _write_cascade(workdir / CASCADE, tuned, subject)
         slug = f"tune-{Path(subject.origin).name}"
         with reporting.report_section(workdir, subject.origin, "Tuned to this device", slug) as section:
-            page.describe(section, tuned)
+            page.describe(section, tuned, workdir / CASCADE)
             reporting.broken_files(section, subject.source)
-    print(rows.only(*_IN_TERMINAL, *_OF_PIXELS).text(ends=False))
+    print(rows.only(*_IN_TERMINAL, *_OF_SOME).text(ends=False))
     print(tuned.why)
     return page.summary(tuned)
 
@@ -53,5 +56,15 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 def _write_plan(path: Path, plan: str) -> None:
     if plan:
         write_atomically(path, f"{plan}\n")
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _write_cascade(path: Path, tuned: Tuned, subject: Subject) -> None:
+    if tuned.cascade:
+        # Without classes of its own, its classes are the images of the gallery.
+        is_classifier = bool(subject.model.num_classes)
+        names = networks.class_names(subject.origin, subject.model) if is_classifier else ()
+        save_model(tuned.model, path, class_names=names)
     else:
         path.unlink(missing_ok=True)

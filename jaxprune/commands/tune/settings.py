@@ -46,6 +46,7 @@ class Settings(inspection.NetworkInspection):
     most_tested: int = number(3, "maximum number of plans of the front to time and test", at_least=1)
     exhaustive: bool = setting(False, "True: evaluates all plans of the methods, on all images of the first half")
     smaller_images: bool = setting(True, "also the same network on smaller images, with these shares of the patches")
+    cascades: bool = setting(False, "also cascades of these networks: easy images leave at a cheap one; takes longer")
     healed: tuple[str, ...] = setting((), "files of recover, tried beside plans; images that taught them are left out")
     smaller: str = setting("", 'a run, or "weights=FILE,name=NAME"; empty: the next smaller width, untrained')
 
