@@ -12,17 +12,17 @@ from pictures import batches, report
 
 
 def program(path):
-    """A function from pixels, uint8 (b, height, width, 3), to logits."""
+    """A function from {name: array} to a list of arrays: the logits, and what later segments need."""
     if path.suffix == ".onnx":
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
-        return lambda images: session.run(None, {"images": images})[0]
+        return lambda arrays: session.run(None, arrays)
     import jax
     from jax import export
 
     call = jax.jit(export.deserialize(bytearray(path.read_bytes())).call)  # compiled once for each batch size
-    return lambda images: np.asarray(call(images)[0])
+    return lambda arrays: [np.asarray(array) for array in call(*arrays.values())]
 
 
 class Loader:
@@ -36,24 +36,31 @@ class Loader:
 
     def __call__(self, images):
         """Returns the logits, and the exits where the images left."""
-        exits, rows, logits = np.zeros(len(images), int), np.arange(len(images)), None
-        for exit, (call, threshold) in enumerate(zip(self.programs, self.thresholds, strict=True)):
-            values = np.concatenate([self.padded(call, images[part]) for part in self.parts(rows)])
-            logits = np.zeros((len(images), values.shape[1]), np.float32) if logits is None else logits
-            logits[rows], exits[rows] = values, exit
-            shares = np.exp(values - values.max(1, keepdims=True))
+        exits, rows, arrays, answers = np.zeros(len(images), int), np.arange(len(images)), {"images": images}, None
+        steps = zip(self.about["segments"], self.programs, self.thresholds, strict=True)
+        for exit, (segment, call, threshold) in enumerate(steps):
+            for part in self.parts(rows):
+                outputs = self.padded(call, {name: arrays[name][part] for name in segment["inputs"]})
+                for name, values in zip(segment["outputs"], outputs, strict=True):
+                    arrays.setdefault(name, np.zeros((len(images), *values.shape[1:]), values.dtype))[part] = values
+            logits = arrays[segment["outputs"][0]][rows]
+            answers = np.zeros((len(images), logits.shape[1]), np.float32) if answers is None else answers
+            answers[rows], exits[rows] = logits, exit
+            shares = np.exp(logits - logits.max(1, keepdims=True))
             rows = rows[shares.max(1) / shares.sum(1) < threshold]
             if not len(rows):
                 break
-        return logits, exits
+        return answers, exits
 
     def parts(self, rows):
         size = self.about["buckets"][-1]
         return [rows[start : start + size] for start in range(0, len(rows), size)]
 
-    def padded(self, call, images):
-        bucket = min(size for size in self.about["buckets"] if size >= len(images))
-        return call(np.concatenate([images, images[:1].repeat(bucket - len(images), 0)]))[: len(images)]
+    def padded(self, call, arrays):
+        count = len(next(iter(arrays.values())))
+        bucket = min(size for size in self.about["buckets"] if size >= count)
+        rows = np.arange(bucket) * (np.arange(bucket) < count)  # filled up with the first
+        return [output[:count] for output in call({name: array[rows] for name, array in arrays.items()})]
 
 
 def main():

@@ -233,7 +233,7 @@ class DynPerceiver(Segmented, Prunable):
         if self.form == "resnet":
             return max_pool(jax.nn.relu(norm(first(images), train=train)))
         rows, columns = (side // first.size for side in images.shape[1:3])
-        return norm(first(images)).reshape(len(images), rows, columns, -1)
+        return norm(first(images)).reshape(images.shape[0], rows, columns, -1)
 
     def pruned(self, scorer: Any, keep_rate: float) -> Self:
         """See `Prunable`.
@@ -259,7 +259,7 @@ class DynPerceiver(Segmented, Prunable):
         if stage > 1:
             maps = reading(getattr(self, f"cross_att{stage}_z2x"), maps, latents)
         near = adaptive_average(maps + getattr(self, f"dwc{stage}_x2z")(maps), _READ)
-        latents = getattr(self, f"cross_att{stage}_x2z")(latents, near.reshape(len(near), _READ**2, -1))
+        latents = getattr(self, f"cross_att{stage}_x2z")(latents, near.reshape(near.shape[0], _READ**2, -1))
         for layer in getattr(self, f"self_att{stage}"):
             latents = layer(latents)
         return maps, latents
@@ -285,7 +285,7 @@ def _to_third(model: DynPerceiver, state: State, *, train: bool = False, key: An
     passed = {} if model.pruning is None else {"significance": model.pruning.significance(images)}
     maps = model.stem(images, train=train)
     first = model.latent[...].astype(maps.dtype)
-    latents = jnp.broadcast_to(first[None], (len(maps), *first.shape))
+    latents = jnp.broadcast_to(first[None], (maps.shape[0], *first.shape))
     for stage in (1, 2, 3):
         maps, latents = model.informed(stage, maps, latents)
         if stage < 3:

@@ -1,20 +1,22 @@
-"""Export of a cascade: a file for each network, and a JSON file with the thresholds, for a loader of forty lines."""
+"""Export of networks with exits: a file for each segment, and a JSON file with the thresholds, for a short loader."""
 
+import functools
 import logging
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from flax import nnx
-from jax import Array
 
+from jaxprune.dynamic import Segmented
 from jaxprune.dynamic.cascade import Cascade
 from jaxprune.dynamic.engine import buckets_of
 from jaxprune.dynamic.exit_policy import EVERYBODY, NOBODY
+from jaxprune.dynamic.parts.gated import GatedNetwork
 from jaxprune.errors import UserError, unknown
 from jaxprune.export import as_onnx, as_stablehlo
-from jaxprune.export.program import LOGITS, Program, as_text, describe, in_float32, program, require_fits
+from jaxprune.export.program import as_text, describe, program, require_fits
+from jaxprune.export.segment_programs import chained, segment_programs
 from jaxprune.export.verify import Verified, pixels, write_verified
 from jaxprune.files import as_path, write_atomically
 
@@ -25,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def cascade(
-    model: Cascade,
+    model: Segmented,
     folder: str | os.PathLike,
     *,
     format: str = "stablehlo",
@@ -35,13 +37,16 @@ def cascade(
     images: Sequence[Any] | np.ndarray | None = None,
     platforms: Sequence[str] = as_stablehlo.PLATFORMS,
 ) -> list[Verified]:
-    """Writes a cascade into a folder: `segment_0`, `segment_1`, … and `cascade.json`.
+    """Writes a cascade, or a network with exits, into a folder: `segment_0`, `segment_1`, … and `cascade.json`.
 
-    Each file takes pixels of the last network's size, uint8 (b, height, width, 3), in any number, resizes and
-    normalises them for its own network, and returns the logits. `cascade.json` has the batch sizes to run them with
-    (`buckets`), the thresholds of the network's dial, from the most exact to the fastest (`dial`), the confidence that
-    they are about (`confidence`), and how pictures are prepared. `examples/serve_cascade.py` serves such a folder with
-    ONNX Runtime or plain JAX. Each file is read again and compared with the network, see `export.verify.verify`.
+    The first file takes pixels of `model.preprocessing`, uint8 (b, height, width, 3), in any number, and returns the
+    logits and what later segments need of an image, batch axis first. `cascade.json` names what each file takes
+    (`inputs`) and returns (`outputs`, the logits first): the pixels and the logits alone for a cascade, whose files
+    resize and normalise the pixels for their own network. It also has the batch sizes to run them with (`buckets`), the
+    thresholds of the network's dial, from the most exact to the fastest (`dial`), the confidence that they are about
+    (`confidence`), and how pictures are prepared. `examples/serve_cascade.py` serves such a folder with ONNX Runtime or
+    plain JAX. The files are read again, run one after the other, and the logits of each exit compared with the network,
+    see `export.verify.verify`.
 
     Args:
       folder: is made where it is missing; its files are overwritten.
@@ -55,10 +60,14 @@ def cascade(
       How well each file and its network agree.
 
     Raises:
-      UserError: it is no cascade, a network cannot be exported, or a file's results differ.
+      UserError: it has no exits, a network cannot be exported, or a file's results differ.
     """
-    if not isinstance(model, Cascade):
-        raise UserError(f"A {type(model).__name__} is no cascade: export it by export.stablehlo or export.onnx.")
+    if not isinstance(model, Segmented):
+        raise UserError(f"A {type(model).__name__} has no exits: export it by export.stablehlo or export.onnx.")
+    if isinstance(model, GatedNetwork):
+        raise UserError(
+            f"A {type(model).__name__} has gates and no exits, so that no image leaves early: it cannot be exported."
+        )
     if format not in SUFFIXES:
         raise unknown("format", format, SUFFIXES)
     if format == "onnx":
@@ -72,37 +81,34 @@ def cascade(
     (folder / INDEX).unlink(missing_ok=True)  # a folder with one is whole
     record, differences, segments = model.preprocessing, [], []
     compared = pixels(images, (*record.sides, len(record.mean)), record)
-    for index, (network, segment) in enumerate(zip(model.networks, model.segments(), strict=True)):
-        path, exported = folder / f"segment_{index}{SUFFIXES[format]}", _program(model, index)
+    for network in model.networks if isinstance(model, Cascade) else (model,):
+        require_fits(network)
+    programs, files = segment_programs(model), []
+    for index, (segment, exported) in enumerate(zip(model.segments(), programs, strict=True)):
+        path, part = folder / f"segment_{index}{SUFFIXES[format]}", exported.program
         _log.info("%s: tracing the network and converting it.", path.name)
         if format == "onnx":
-            data, load = as_onnx.converted(exported, None).SerializeToString(), as_onnx.load
+            data, load = (
+                as_onnx.converted(part, None).SerializeToString(),
+                functools.partial(as_onnx.load, names=part.names),
+            )
         else:
-            data, load = as_stablehlo.serialized(exported, platforms), as_stablehlo.load
-        differences.append(write_verified(path, data, load, exported, compared, record))
-        about = describe(network, program(network, "uint8"), (), ("jax", "flax"))
-        segments.append({"file": path.name, "gmacs": segment.cost, **{k: about[k] for k in ("architecture", "plan")}})
-    about = describe(model, _program(model, 0), class_names, ("jax", "flax"))
+            data, load = as_stablehlo.serialized(part, platforms), as_stablehlo.load
+        through = lambda path, part=part, load=load: chained([*files, (part, load(path))])
+        differences.append(write_verified(path, data, through, exported.alone, compared, record))
+        files.append((part, load(path)))
+        segments.append(
+            {"file": path.name, "gmacs": segment.cost, "inputs": list(part.names), "outputs": list(part.outputs)}
+        )
+        if isinstance(model, Cascade):
+            network = model.networks[index]
+            of_network = describe(network, program(network, "uint8"), (), ("jax", "flax"))
+            segments[-1] |= {name: of_network[name] for name in ("architecture", "plan")}
+    about = describe(model, programs[0].alone, class_names, ("jax", "flax"))
     exits = len(segments)
     dial = model.dial or ((*[NOBODY] * (exits - 1), EVERYBODY),)
     values = {"segments": segments, "buckets": list(sizes), "dial": [list(step) for step in dial]}
-    kept = ("format", "preprocessing", "input", "class_names", "versions")
+    kept = ("format", "architecture", "preprocessing", "input", "class_names", "versions")
     values |= {"confidence": "max_softmax", **{name: about[name] for name in kept}}
     write_atomically(folder / INDEX, as_text(values) + "\n")
     return differences
-
-
-def _program(model: Cascade, index: int) -> Program:
-    """One network of a cascade as a function of the cascade's images."""
-    require_fits(model.networks[index])
-    graph, state = nnx.split(in_float32(model))
-    call, record = model.segments()[index].call, model.preprocessing
-    mean, std = (np.asarray(values, np.float32) for values in (record.mean, record.std))
-
-    def of_pixels(images: Array) -> tuple[Array, ...]:
-        return (call(nnx.merge(graph, state), images)[1],)
-
-    def normalized(images: Array) -> tuple[Array, ...]:
-        return of_pixels((images * std + mean) * 255)
-
-    return Program(of_pixels, normalized, "uint8", (*record.sides, len(record.mean)), (LOGITS,))

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from jax import export
 
@@ -100,19 +99,19 @@ def converted(exported: Program, batch_size: int | None) -> Any:
     """
     to_onnx: Any = importlib.import_module("jax2onnx").to_onnx
     batch = export.symbolic_shape("batch")[0] if batch_size is None else batch_size
-    spec = jax.ShapeDtypeStruct((batch, *exported.shape), exported.dtype)
+    specs = exported.specs(batch)
     # Traced here instead of by jax2onnx, which replaces functions of `jax.numpy` while tracing by its own ones, and
     # those do not support a symbolic batch size. The function passed to it calls primitives only.
     try:
         with depthwise.implementation_of("grouped"):  # ONNX has an operator for it
-            function = flat(trace(flat(trace(lambda images: exported.call(images), spec)), spec))
+            function = flat(trace(flat(trace(lambda *arrays: exported.call(*arrays), *specs)), *specs))
         with _quiet():
             file: Any = to_onnx(
-                lambda images: tuple(function(images)),
-                [spec],
+                lambda *arrays: tuple(function(*arrays)),
+                specs,
                 model_name="jaxprune",
                 opset=OPSET,
-                input_names=[IMAGES],
+                input_names=list(exported.names),
                 output_names=list(exported.outputs),
             )
     except UserError:
@@ -128,13 +127,17 @@ def converted(exported: Program, batch_size: int | None) -> Any:
     return file
 
 
-def load(path: Path) -> Run:
-    """Returns a function that runs a file."""
+def load(path: Path, names: Sequence[str] = (IMAGES,)) -> Run:
+    """Returns a function that runs a file.
+
+    Args:
+      names: of the arrays that the function takes, in order.
+    """
     onnxruntime: Any = importlib.import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return lambda images: session.run(None, {IMAGES: images})
+    return lambda *arrays: session.run(None, dict(zip(names, arrays, strict=True)))
 
 
 @contextlib.contextmanager

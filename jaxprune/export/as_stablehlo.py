@@ -76,9 +76,7 @@ def stablehlo(
 def serialized(network: Program, platforms: Sequence[str]) -> bytes:
     """Returns a program for any batch size as the bytes of a file."""
     (batch,) = export.symbolic_shape("batch")
-    exported = export.export(jax.jit(network.call), platforms=tuple(platforms))(
-        jax.ShapeDtypeStruct((batch, *network.shape), network.dtype)
-    )
+    exported = export.export(jax.jit(network.call), platforms=tuple(platforms))(*network.specs(batch))
     return bytes(exported.serialize())
 
 

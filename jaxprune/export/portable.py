@@ -74,8 +74,8 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[An
             outputs = [_row(inputs)]
         elif name == "pad" and _only_adds(params["padding_config"]):
             outputs = [_padded(inputs, params["padding_config"])]
-        elif name == "reduce_window_max" and _are_tiles(params):
-            outputs = [_largest_of_tiles(inputs[0], params["window_dimensions"])]
+        elif name == "reduce_window_max" and _are_plain(params, inputs[0].dtype):
+            outputs = [_largest_of_windows(inputs[0], params)]
         else:
             outputs = equation.primitive.bind(*inputs, **params)
             outputs = outputs if equation.primitive.multiple_results else [outputs]
@@ -139,23 +139,30 @@ def _padded(inputs: Sequence[Any], config: Sequence[tuple[int, int, int]]) -> Ar
     return operand
 
 
-def _are_tiles(params: Any) -> bool:
-    """Whether windows lie side by side, without gaps or padding."""
-    return (
-        tuple(params["window_dimensions"]) == tuple(params["window_strides"])
-        and not any(side for sides in params["padding"] for side in sides)
-        and set(params["base_dilation"]) == set(params["window_dilation"]) == {1}
-    )
+def _are_plain(params: Any, dtype: Any) -> bool:
+    """Whether windows have no gaps inside; padding is minus infinity, which integers lack."""
+    is_padded = any(side for sides in params["padding"] for side in sides)
+    is_dense = set(params["base_dilation"]) == set(params["window_dilation"]) == {1}
+    return is_dense and (jnp.issubdtype(dtype, jnp.floating) or not is_padded)
 
 
-def _largest_of_tiles(x: Array, window: Sequence[int]) -> Array:
-    """The largest value of each tile, channels wherever they are; jax2onnx only pools with the channels second."""
-    ends = [size // side * side for size, side in zip(x.shape, window, strict=True)]
-    parts = [
-        x[tuple(slice(start, end, side) for start, end, side in zip(place, ends, window, strict=True))]
-        for place in itertools.product(*map(range, window))
-    ]
-    return functools.reduce(jnp.maximum, parts)
+def _largest_of_windows(x: Array, params: Any) -> Array:
+    """The largest value of each window, channels wherever they are; jax2onnx only pools with the channels second."""
+    x = _padded((x, -jnp.inf), [(low, high, 0) for low, high in params["padding"]])
+    axes = list(zip(x.shape, params["window_dimensions"], params["window_strides"], strict=True))
+
+    def part(place: Sequence[int]) -> Array:
+        # The batch, of any size, stays as it is.
+        return x[
+            tuple(
+                slice(None)
+                if (window, stride) == (1, 1)
+                else slice(start, start + (size - window) // stride * stride + 1, stride)
+                for start, (size, window, stride) in zip(place, axes, strict=True)
+            )
+        ]
+
+    return functools.reduce(jnp.maximum, map(part, itertools.product(*map(range, params["window_dimensions"]))))
 
 
 def _scattered(name: str, inputs: Sequence[Any], numbers: Any, mode: Any) -> Array:

@@ -41,6 +41,7 @@ class Program(NamedTuple):
       inputs: the kind of input of `call`, one of `INPUTS`.
       shape: (height, width, 3) of an image, or (frames, height, width, 3) of a clip.
       outputs: the names of the outputs.
+      leaves: of a segment of a network with exits, what `call` takes in place of images: (name, shape, dtype) of each.
     """
 
     call: Callable[[Array], tuple[Array, ...]]
@@ -48,11 +49,22 @@ class Program(NamedTuple):
     inputs: str
     shape: tuple[int, ...]
     outputs: tuple[str, ...]
+    leaves: tuple[tuple[str, tuple[int, ...], Any], ...] = ()
 
     @property
     def dtype(self) -> Any:
         """The dtype of the images."""
         return np.dtype(INPUTS[self.inputs][0])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arrays that `call` takes."""
+        return tuple(name for name, _, _ in self.leaves) or (IMAGES,)
+
+    def specs(self, batch: Any) -> list[jax.ShapeDtypeStruct]:
+        """The shapes of these arrays for a batch size, a number or a symbol."""
+        arrays = self.leaves or ((IMAGES, self.shape, self.dtype),)
+        return [jax.ShapeDtypeStruct((batch, *shape), dtype) for _, shape, dtype in arrays]
 
 
 def program(model: Any, inputs: str) -> Program:

@@ -23,7 +23,7 @@ BATCHES = (1, 3, 8)  # batch sizes to run a file with
 _SCENE = 16  # the smallest side of a scene
 _DRAWS = 32  # noise samples, to explain differing rows
 
-Run = Callable[[np.ndarray], Sequence[np.ndarray]]
+Run = Callable[..., Sequence[np.ndarray]]  # of images, or of the arrays that a segment takes
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""An exported cascade answers as its engine does, in plain JAX and in ONNX Runtime."""
+"""Exported cascades and networks with exits answer as their engines do, in plain JAX and in ONNX Runtime."""
 
 import importlib
 import json
@@ -13,6 +13,8 @@ from flax import nnx
 from jaxprune import dynamic, export, models
 from jaxprune.errors import UserError
 from jaxprune.export import as_onnx, verify
+from jaxprune.export.segment_programs import segment_programs
+from jaxprune.nn.params import variables
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZES = {"patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 3}
@@ -28,22 +30,38 @@ def cascade():
     return dynamic.create("cascade", networks=networks)
 
 
+def tiny(name):
+    """A small network with exits, whose parameters are spread out."""
+    network = dynamic.create(name, **dynamic.tiny(name), num_classes=3, rngs=nnx.Rngs(0))
+    rng = np.random.default_rng(0)
+    for variable in variables(network).values():
+        value = np.asarray(variable[...])
+        if np.issubdtype(value.dtype, np.floating):
+            variable[...] = (value + rng.normal(0, 0.1, value.shape) ** 2).astype(value.dtype)
+    return network
+
+
 def agree(cascade, folder, monkeypatch):
-    images = np.random.default_rng(0).integers(0, 256, (7, 16, 16, 3)).astype(np.uint8)
-    engine = dynamic.Engine(cascade, (-1e8, -1e8), batch_size=4, buckets=(4,))
+    side = cascade.preprocessing.sides[0]
+    images = np.random.default_rng(0).integers(0, 256, (7, side, side, 3)).astype(np.uint8)
+    exits = len(cascade.segments())
+    later = [1e8] * (exits - 2) + [-1e8]
+    engine = dynamic.Engine(cascade, [-1e8] * exits, batch_size=4, buckets=(4,))
     confidence = np.sort(dynamic.confidence(engine(images).logits[None])[0])
-    cascade.set_dial([(1e8, -1e8), (float(confidence[2:4].mean()), -1e8)])
+    cascade.set_dial([(1e8, *later), (float(confidence[2:4].mean()), *later)])
     found = export.cascade(cascade, folder, format=folder.name, batch_size=4, class_names=NAMES, platforms=("cpu",))
-    assert [(v.images, v.ties) for v in found] == [(8, 0)] * 2 and max(v.difference for v in found) <= verify.TOLERANCE
+    assert [(v.images, v.ties) for v in found] == [(8, 0)] * exits and max(
+        v.difference for v in found
+    ) <= verify.TOLERANCE
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.delitem(sys.modules, "pictures", raising=False)  # of the tests; the examples have a module of that name
     serve = importlib.import_module("serve_cascade")
     sys.modules.pop("pictures", None)
     for position, dial in enumerate(cascade.dial):
-        served, (logits, exits) = engine.under(dial)(images), serve.Loader(folder, position)(images)
-        np.testing.assert_array_equal(exits, served.exits)
-        np.testing.assert_allclose(logits, served.logits, atol=2e-5)
-        assert sorted(exits) == ([1] * 7 if position == 0 else [0] * 4 + [1] * 3)
+        served, (logits, leaving) = engine.under(dial)(images), serve.Loader(folder, position)(images)
+        np.testing.assert_array_equal(leaving, served.exits)
+        np.testing.assert_allclose(logits, served.logits, atol=2e-5 * max(1, np.abs(served.logits).max()))
+        assert sorted(leaving) == ([exits - 1] * 7 if position == 0 else [0] * 4 + [exits - 1] * 3)
     about = json.loads((folder / "cascade.json").read_text())
     assert about["buckets"] == [1, 2, 4] and about["class_names"] == list(NAMES)
     assert [segment["gmacs"] for segment in about["segments"]] == [s.cost for s in cascade.segments()]
@@ -66,10 +84,37 @@ def test_onnx_agrees_with_the_engine(cascade, tmp_path, monkeypatch):
     agree(cascade, tmp_path / "onnx", monkeypatch)
 
 
+def test_a_segment_takes_only_what_it_needs():
+    """Of the state that goes through a network, files pass what a later one reads, under one name each."""
+    segments = [segment.program for segment in segment_programs(tiny("dyn_perceiver"))]
+    left = {"images"}
+    for segment in segments:
+        assert set(segment.names) <= left and not left & (set(segment.outputs) - {"logits"})
+        left |= set(segment.outputs)
+    assert segments[2].names == ("segment_1_maps",) and segments[3].names[0] == "segment_1_latents"
+    assert [segment.outputs[0] for segment in segments] == ["segment_0_logits", "segment_1_logits", *["logits"] * 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dvt", "dyn_perceiver"])
+def test_networks_with_exits_are_exported_in_segments(name, tmp_path, monkeypatch):
+    agree(tiny(name), tmp_path / "stablehlo", monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    any(as_onnx.importlib.util.find_spec(name) is None for name in as_onnx.NEEDED), reason="needs jaxprune[export]"
+)
+@pytest.mark.parametrize("name", ["dvt", "dyn_perceiver"])
+def test_their_segments_run_in_onnx_runtime(name, tmp_path, monkeypatch):
+    agree(tiny(name), tmp_path / "onnx", monkeypatch)
+
+
 def test_what_cannot_be_exported_is_refused(cascade, tmp_path):
     (tmp_path / "file").write_text("")
     for model, folder, options, message in (
-        (cascade.networks[0], "a", {}, "is no cascade"),
+        (cascade.networks[0], "a", {}, "has no exits"),
+        (dynamic.create("sar", **dynamic.tiny("sar"), num_classes=3, rngs=nnx.Rngs(0)), "a", {}, "has gates"),
         (cascade, "a", {"format": "onyx"}, "onnx"),
         (cascade, "a", {"class_names": ("a",)}, "1 class names for 3 classes"),
         (cascade, "a", {"batch_size": 0}, "not all from 1"),

@@ -49,14 +49,14 @@ class ConvNeXtStage(nnx.Module):
         if self.downsample is not None:
             norm, cut = self.downsample
             rows, columns = (side // 2 for side in maps.shape[1:3])
-            maps = cut(norm(maps)).reshape(len(maps), rows, columns, -1)
+            maps = cut(norm(maps)).reshape(maps.shape[0], rows, columns, -1)
         grid = (maps.shape[1], maps.shape[2])
         ids = None if kept is None else kept(grid)
         for index, block in enumerate(self.blocks):
             block_key = None if key is None else jax.random.fold_in(key, index)
             if ids is None:
                 tokens, _, _ = block(
-                    on_map(maps.reshape(len(maps), -1, maps.shape[-1]), grid), grid=grid, train=train, key=block_key
+                    on_map(maps.reshape(maps.shape[0], -1, maps.shape[-1]), grid), grid=grid, train=train, key=block_key
                 )
                 maps = tokens.x.reshape(maps.shape)
             else:

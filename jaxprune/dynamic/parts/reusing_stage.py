@@ -152,7 +152,7 @@ class ReusingStage(nnx.Module):
           key: for stochastic depth, in training.
         """
         x = self.patch_embed(images)
-        first = jnp.broadcast_to(self.cls_token[...].astype(x.dtype), (len(x), 1, x.shape[-1]))
+        first = jnp.broadcast_to(self.cls_token[...].astype(x.dtype), (x.shape[0], 1, x.shape[-1]))
         x = jnp.concatenate([first, x], axis=1) + self.pos_embed[...].astype(x.dtype)
         # Rows of the tokens that are computed: the class token and the patches.
         rows = None if ids is None else jnp.pad(ids + 1, ((0, 0), (1, 0)))

@@ -109,7 +109,7 @@ class TokensToToken(nnx.Module):
 
     def __call__(self, images: Float[Array, "b H W c"]) -> Float[Array, "b n d"]:
         """The tokens in raster order."""
-        b, window, maps = len(images), self.window, images
+        b, window, maps = images.shape[0], self.window, images
         for side, attention in zip(self.sides, (self.attention1, self.attention2), strict=False):
             tokens = attention(windows_of(maps, window).reshape(b, side * side, -1))
             maps, window = tokens.reshape(b, side, side, -1), _AGGREGATION
