@@ -136,16 +136,22 @@ def test_cascades_of_sizes_and_plans_are_timed_beside_their_stages(tmp_path):
     sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 0}
     model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
     save_model(model, tmp_path / "network.safetensors")
-    settings = ("--stages", 8, 12, 16, "tome:r=2", "--alpha", 0.3, "--batch", 8, "--rounds", 2)
+    settings = ("--stages", 8, 12, 16, "tome:r=2", "--alpha", 0.3, "--batch", 8, 1, "--rounds", 2)
+    settings += ("--queue", "--stream", 12)
     run("benchmarks/cascades", tmp_path, f"--network={tmp_path / 'network.safetensors'}", "--path=images", *settings)
     found = {row["network"]: row for row in rows(tmp_path / "cascades" / "benchmark_cascades.csv")}
     assert {"8 px", "12 px", "16 px", "tome:r=2", "cascade within 0.5 points"} <= set(found)
     assert all(row["n"] == "60" for row in found.values())
-    assert float(found["16 px"]["speed-up"]) == float(found["16 px"]["agreement"]) == 1
+    assert float(found["16 px"]["speed-up, batch 8"]) == float(found["16 px"]["agreement"]) == 1
+    for batch in (8, 1):  # with and without the queue of a server
+        assert all(float(row[f"images/s, batch {batch}"]) > 0 for row in found.values())
+        assert all(float(row[f"queue: overhead, batch {batch}"]) > -1 for row in found.values())
     for row in found.values():  # what an image costs is what its stages cost, by the share that they see
         assert sum(map(float, row["shares"].split())) == pytest.approx(1, abs=0.02)
     curve = rows(tmp_path / "cascades" / "curve.csv")
     assert len(curve) == (6 + 4) * 16 and (tmp_path / "cascades" / "cascades.svg").is_file()
+    population = ("--exits=cascades/exits.npz", "--splits=3", "--images=60", "--alpha=0.3", "--rows", 0, 3)
+    assert "any step above alpha" in run("studies/certified_splits", tmp_path, *population)
 
 
 def test_segmentation_under_plans_stands_beside_heads_on_smaller_images(tmp_path):

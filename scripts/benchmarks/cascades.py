@@ -1,16 +1,18 @@
 """Cascades of image sizes and plans against every one of them alone: accuracy, agreement, images per second.
 
 python scripts/benchmarks/cascades.py --network weights=dinov2_small.safetensors,name=vit_small_patch14_dinov2 \\
-    --path caltech101_full [--stages 98 126 154 224 tome:r=21] [--batch 32] [--rounds 3]
+    --path caltech101_full [--stages 98 126 154 224 tome:r=21] [--batch 32 1] [--rounds 3] [--queue]
 
 The folder has `train/` and `test/`. A stage is the network at a size in pixels, or at the largest of these sizes under
 a plan. A linear head for each stage is fitted to its features of the training images. One half of the test images
 chooses among all cascades of two or three stages: the cheapest whose accuracy is at most --tolerance below that of the
 dense network, which is that of the largest size; and the cheapest that is certified to answer unlike the dense network
 on at most --alpha of the images, with confidence 0.9 over all cascades together. The other half measures them and every
-stage alone: accuracy and agreement with 95 % intervals, and the throughput of a shuffled stream, in turns.
-Features are stored under --out, so an interrupted run can be resumed. Prints a table, and writes a CSV, a curve of all
-budgets (`curve.csv`) and a plot.
+stage alone: accuracy and agreement with 95 % intervals, and the throughput of a shuffled stream, in turns, for each
+batch size. With --queue the same images also go one by one through `dynamic.Server`, in turns with the engine without
+it: the overhead of its queue. Features are stored under --out, so an interrupted run can be resumed. Prints a table,
+and writes a CSV, a curve of all budgets (`curve.csv`), a plot, and the exits of all test images (`exits.npz`, for
+scripts/studies/certified_splits.py).
 """
 
 import argparse
@@ -111,7 +113,9 @@ def stages(args: argparse.Namespace, found: Mapping[str, Any], train: Photos, te
             print(f"features of {name}", flush=True)
             np.savez(
                 path,
-                **{part: through(bare, some.pixels, args.batch) for part, some in (("train", train), ("test", test))},
+                **{
+                    part: through(bare, some.pixels, args.batch[0]) for part, some in (("train", train), ("test", test))
+                },
             )
         stored = np.load(path)
         head: LinearHead = fit_linear_head(stored["train"], train.labels, int(train.labels.max()) + 1)
@@ -175,8 +179,9 @@ def main(args: argparse.Namespace) -> None:
     found = networks(args)
     dense = next(iter(found))
     record = found[dense].preprocessing
-    train, test = (photos(args.path, split, record, args.batch) for split in ("train", "test"))
+    train, test = (photos(args.path, split, record, args.batch[0]) for split in ("train", "test"))
     made = stages(args, found, train, test)
+    _store(args.out / "exits.npz", made, dense)
     order = np.random.default_rng(0).permutation(len(test.labels))
     choosing, measuring = order[len(order) // 2 :], order[: len(order) // 2]
 
@@ -190,15 +195,26 @@ def main(args: argparse.Namespace) -> None:
     rows = [{"network": name} | _scores(held_out, one, labels, classes_of_dense) for name, one in measured.items()]
     write_csv(args.out / "curve.csv", curve)
     _draw(args.out, rows, curve)
-    if args.rounds:
-        _time(
-            args,
-            {name: _engine(made, one, record, args.batch) for name, one in measured.items()},
-            dense,
-            rows,
-            test.pixels[measuring][: args.stream or None],
-        )
-    publish(f"cascades of {args.network}, batch {args.batch}", rows, args.out / "benchmark_cascades.csv")
+    for batch in args.batch if args.rounds else ():
+        engines = {name: _engine(made, one, record, batch) for name, one in measured.items()}
+        stream = test.pixels[measuring][: args.stream or None]
+        _time(args, batch, engines, dense, rows, stream)
+        if args.queue:
+            _time_queue(args, batch, engines, rows, stream)
+    title = f"cascades of {args.network}, batch {', '.join(map(str, args.batch))}"
+    publish(title, rows, args.out / "benchmark_cascades.csv")
+
+
+def _store(path: Path, made: Mapping[str, Stage], dense: str) -> None:
+    """Writes how sure each stage is of each test image, and whether it answers unlike the dense network."""
+    logits = np.stack([stage.logits for stage in made.values()])
+    np.savez(
+        path,
+        sure=dynamic.confidence(logits),
+        errors=logits.argmax(-1) != made[dense].logits.argmax(-1),
+        costs=np.cumsum([stage.cost for stage in made.values()]),
+        stages=np.array(list(made)),
+    )
 
 
 def _engine(made: Mapping[str, Stage], one: Chosen, record: Any, batch: int) -> dynamic.Engine:
@@ -239,6 +255,7 @@ def _scores(made: Mapping[str, Stage], one: Chosen, labels: np.ndarray, classes_
 
 def _time(
     args: argparse.Namespace,
+    batch: int,
     engines: Mapping[str, dynamic.Engine],
     dense: str,
     rows: list[dict[str, Any]],
@@ -250,8 +267,26 @@ def _time(
         timed = turns[row["network"]]
         factor = speed_up(turns[dense], timed)
         rate = OverRounds.of([len(stream) / turn.wall for turn in timed]).median
-        row |= {"images/s": rate, "speed-up": factor.median, "speed-up low": factor.low, "speed-up high": factor.high}
-        row["images a stream"] = len(stream)
+        values = {"images/s": rate, "speed-up": factor.median, "low": factor.low, "high": factor.high}
+        row |= {f"{name}, batch {batch}": value for name, value in values.items()} | {"images a stream": len(stream)}
+
+
+def _time_queue(
+    args: argparse.Namespace,
+    batch: int,
+    engines: Mapping[str, dynamic.Engine],
+    rows: list[dict[str, Any]],
+    stream: np.ndarray,
+) -> None:
+    """Adds by how much longer a stream takes through the queue of a server, in turns with its engine."""
+    for row in rows:
+        engine = engines[row["network"]]
+        with dynamic.Server(engine.under(engine.thresholds), capacity=max(2 * batch, 32)) as server:
+            ways = {"engine": lambda engine=engine: engine(stream), "queue": lambda server=server: server(stream)}
+            turns = interleaved(ways, args.rounds)
+        ratio = speed_up(turns["queue"], turns["engine"])
+        values = {"overhead": ratio.median - 1, "low": ratio.low - 1, "high": ratio.high - 1}
+        row |= {f"queue: {name}, batch {batch}": value for name, value in values.items()}
 
 
 def _draw(folder: Path, rows: list[dict[str, Any]], curve: list[dict[str, Any]]) -> None:
@@ -276,7 +311,8 @@ if __name__ == "__main__":
     parser.add_argument("--stages", nargs="+", default=["98", "126", "154", "224"], help="sizes in pixels, and plans")
     parser.add_argument("--tolerance", type=float, default=0.5, help="points of accuracy below the dense network")
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.05, 0.1], help="disagreement that is certified")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, nargs="+", default=[32], help="batch sizes")
+    parser.add_argument("--queue", action="store_true", help="also times the queue of a server")
     parser.add_argument("--rounds", type=int, default=3, help="of timing; 0: none")
     parser.add_argument("--stream", type=int, default=0, help="images of a timed stream; 0: half of the test images")
     parser.add_argument("--out", type=Path, default=Path("cascades"))

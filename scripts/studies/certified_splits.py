@@ -4,8 +4,8 @@ python scripts/studies/certified_splits.py [--exits FILE.npz] [--splits 1000] [-
 
 Images are drawn at random from a population, one half of them orders thresholds, the other half tests them, and the
 risk of what was certified is computed on all of the population: it exceeds alpha in at most a share delta of the
-splits, up to two standard deviations of such a share. Counted are the thresholds that `certified_thresholds` chooses, and whether
-any step of the `certified_path` exceeds alpha, which one delta covers too.
+splits, up to two standard deviations of such a share. Counted are the thresholds that `certified_thresholds` chooses,
+and whether any step of the `certified_path` exceeds alpha, which one delta covers too.
 
 The population of --exits is a file of arrays: `sure` and `errors` of m exits for n images, (m, n), and the `costs` of
 leaving there, (m,), such as the `exits.npz` of scripts/benchmarks/cascades.py; images are then drawn with replacement.
