@@ -10,11 +10,17 @@ from counted_seconds import count_seconds
 from flax import nnx
 from PIL import Image
 
-from jaxprune import commands, main, models, reduction
+from jaxprune import commands, main, models, reduction, tune
+from jaxprune.bench.timing import OverRounds
 from jaxprune.checkpoints import load_card, save_model
+from jaxprune.commands.tune import page
 from jaxprune.data import Scenes
 from jaxprune.errors import UserError
 from jaxprune.reduction import Plan
+from jaxprune.report import Section
+from jaxprune.tune import Bound, pareto_testing
+from jaxprune.tune.cost_table import Cost, CostTable
+from jaxprune.tune.tuned import Row
 
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "tune.py")
 SIZES = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depth": 3, "num_heads": 2}
@@ -116,6 +122,33 @@ def test_a_tuned_cascade_is_a_file_that_other_commands_open(tmp_path, monkeypatc
     # Where something else wins, the file of an earlier run would mislead.
     run(tmp_path / "run", **{**settings, "cascades": False}, **scenes)
     assert not file.exists()
+
+
+@pytest.mark.parametrize("gallery", [0, 40])
+def test_a_cascade_is_told_in_the_table_and_on_the_page(gallery):
+    """What its cost is made of, and what one δ covers; of retrieval also what it is unsure of."""
+    timed = lambda seconds: (OverRounds(seconds, seconds, seconds), 1.0)
+    dense = Row("dense", 2.0, None, timed(2.0), 0, 40)
+    test = pareto_testing.of_errors(0, 40, 0.1, 0.1)
+    name = "img_size=8, then dense (from 0.8)"
+    reach = {"img_size=8": 1.0, "dense": 0.25}
+    row = Row(name, 0.8, Cost(0.9, 1.0), timed(0.9), 1, 40, test, reach=reach)
+    table = CostTable((), Cost(0.0, 0.0), Cost(2.0, 1.0))
+    settings = (Bound("agreement", 0.9), tune.Settings(cascades=True), (40, 40), "", 0, "an error")
+    tuned = tune.Tuned(name, None, "why", (dense, row), (name,), table, *settings, tuple(reach), gallery)
+    (first, second) = page.table(tuned)
+    assert first.mixture is None and second.mixture == "100 % of the images reach img_size=8, 25 % dense"
+    section = Section("Tuned", "tuned")
+    page.describe(section, tuned, Path("run") / "cascade.safetensors")
+    text = section.render()
+    for words in (
+        *("times the share of the estimation images that reach it", "one δ, 0.1, covers all that were tested together"),
+        *("no image that chose a threshold tests it", "--config.run=run/cascade.safetensors"),
+        "first all images at the dense network, then thresholds that passed, the chosen ones last",
+    ):
+        assert words in text, words
+    assert ("images of a gallery" in text) == bool(gallery)
+    assert page.summary(tuned)["speed-up"] == pytest.approx(2 / 0.9)
 
 
 def test_a_bound_on_accuracy_needs_the_classes_of_the_network(tmp_path):
