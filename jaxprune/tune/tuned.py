@@ -114,7 +114,8 @@ class Tuned(NamedTuple):
       img_size: side of the smaller images, or rows and columns, if these were chosen, else 0.
       about: what the risk is, in words.
       cascade: names of the networks of the cascade that was chosen, if one was.
-      gallery: number of images that a network without classes retrieves from, 0 for others.
+      gallery: numbers of the images that cascades of a network without classes retrieve from, in the order of their
+        answers; empty for others.
     """
 
     plan: str
@@ -130,4 +131,4 @@ class Tuned(NamedTuple):
     img_size: int | tuple[int, ...] = 0
     about: str = ""
     cascade: tuple[str, ...] = ()
-    gallery: int = 0
+    gallery: tuple[int, ...] = ()

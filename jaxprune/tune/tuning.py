@@ -174,7 +174,8 @@ def tune(
     names = tuple(plan.name for plan in front)
     members = tuple(member.name for member in best.members) if best else ()
     results = name, tuned, why, tuple(rows), names, table, bound, settings, sizes, healed_name, size, about, members
-    return Tuned(*results, 0 if network.dense.num_classes else len(halves.first))
+    is_retrieval = settings.cascades and not network.dense.num_classes
+    return Tuned(*results, tuple(halves.first.tolist()) if is_retrieval else ())
 
 
 def _require_tunable(model: Any, settings: Settings | None) -> None:

@@ -22,7 +22,7 @@ _CASCADES = (
 _GALLERY = (
     " Without classes, the probabilities are those of the images of a gallery, the estimation images: a softmax of the "
     "cosines, whose largest is small where others are nearly as near as the nearest. The cascade answers with the "
-    "number of the nearest image."
+    "nearest image, whose name is that of a class in its file."
 )
 # What stands beside the risk of a segmentation network.
 _PIXELS = (

@@ -62,9 +62,9 @@ def _write_plan(path: Path, plan: str) -> None:
 
 def _write_cascade(path: Path, tuned: Tuned, subject: Subject) -> None:
     if tuned.cascade:
-        # Without classes of its own, its classes are the images of the gallery.
-        is_classifier = bool(subject.model.num_classes)
-        names = networks.class_names(subject.origin, subject.model) if is_classifier else ()
+        names = networks.class_names(subject.origin, subject.model)
+        if not subject.model.num_classes:  # its classes are the images of the gallery
+            names = [str(subject.sample.names[number]) for number in tuned.gallery]
         save_model(tuned.model, path, class_names=names)
     else:
         path.unlink(missing_ok=True)
