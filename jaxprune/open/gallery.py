@@ -8,7 +8,9 @@ from jaxtyping import Float
 from jaxprune.errors import UserError
 from jaxprune.open.new_head import with_head
 
-TEMPERATURE = 0.07  # of the softmax over cosines, as in the votes of `measures.knn`
+# Of the softmax over cosines: of the size of the differences between near images, so that the largest probability tells
+# the margin of the nearest one. At the .07 of kNN votes all of the gallery counts, and tells less.
+TEMPERATURE = 0.01
 
 
 def with_gallery(model: Any, features: Float[np.ndarray, "n d"]) -> Any:
@@ -42,8 +44,8 @@ def gallery_kernel(features: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d n
     The features of a query are not divided by their own length, which a linear layer cannot do, but by the mean length
     of those of the gallery: the order of the images is that of their cosines.
 
-    >>> gallery_kernel(np.array([[2.0, 0.0], [0.0, 2.0]])).astype(int).tolist()
-    [[7, 0], [0, 7]]
+    >>> gallery_kernel(np.array([[2.0, 0.0], [0.0, 2.0]])).round().tolist()
+    [[50.0, 0.0], [0.0, 50.0]]
 
     Args:
       features: of the gallery.

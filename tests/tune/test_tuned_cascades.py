@@ -121,7 +121,7 @@ def test_the_dial_has_what_passed_of_the_same_networks_and_ends_with_the_choice(
 
 def test_the_sure_image_of_a_gallery_is_much_nearer_than_others():
     bank = {"values": np.eye(3, dtype=np.float32) * 2}
-    queries = {"values": np.array([[2, 0.1, 0], [1.1, 1, 0]], np.float32)}
+    queries = {"values": np.array([[2, 0.1, 0], [1.01, 1, 0]], np.float32)}
     sure = ClassLoss.confidence(queries, bank, in_bank=False)
     assert sure[0] > 0.99 and 0.5 < sure[1] < 0.9
     # No image finds itself: of two equal ones each is the other's nearest.
@@ -154,7 +154,7 @@ def test_the_risk_of_retrieval_is_that_the_neighbours_differ():
     dense = np.concatenate([gallery, gallery + rng.normal(0, 0.02, (40, 40)).astype(np.float32)])
     planned = dense.copy()
     planned[40:50] = (
-        np.linspace(0.85, 0.95, 10)[:, None] * gallery[:10] + gallery[1:11]
+        np.linspace(0.95, 0.995, 10)[:, None] * gallery[:10] + gallery[1:11]
     )  # between two images of the gallery, nearer to the other
     planned[50:60] = 0.9 * dense[50:60] + 0.3 * gallery[20:30]  # another feature, with the same nearest image
     bound = Bound("agreement", 0.5)
