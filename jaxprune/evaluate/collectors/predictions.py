@@ -134,11 +134,11 @@ def _makes_room(examples: list[Example], label: int, most: int) -> bool:
 
 def _class_by_class(examples: Sequence[Example]) -> list[Example]:
     """The first image of each class, then the second of each, and so on."""
-    seen: collections.Counter[int] = collections.Counter()
+    counts: collections.Counter[int] = collections.Counter()
     rounds = []
     for example in examples:
-        rounds.append(seen[example.label])
-        seen[example.label] += 1
+        rounds.append(counts[example.label])
+        counts[example.label] += 1
     return [examples[place] for place in np.argsort(rounds, kind="stable")]
 
 

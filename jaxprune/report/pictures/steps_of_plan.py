@@ -45,8 +45,8 @@ def steps_drawn(count: int) -> list[int]:
     >>> steps_drawn(3), steps_drawn(12)
     ([0, 1, 2], [1, 3, 5, 7, 9, 11])
     """
-    shown = min(count, _MOST)
-    return [(place + 1) * count // shown - 1 for place in range(shown)]
+    most = min(count, _MOST)
+    return [(place + 1) * count // most - 1 for place in range(most)]
 
 
 def _strips(clips: np.ndarray, steps: Sequence[tuple[np.ndarray, tuple[int, ...]]]) -> Picture:
