@@ -5,11 +5,12 @@
 those of scikit-image (`pip install scikit-image`; the coffee cup is CC0, by Rachel Michetti, courtesy of Pikolo
 Espresso Bar). `docs/results.md` says which file of weights its numbers are of. With `--detector=RUN --cells=BCCD`, a
 run of `configs/dense/bccd.py` and its directory of images, it draws what the run finds in one of its test images; the
-photographs of BCCD are under the MIT licence (https://github.com/Shenggan/BCCD_Dataset). With `--scenes=RUN`, a run of
-`configs/dense/scenes_detect.py` or of `scripts/studies/detection.py`, it draws what that finds in four built-in scenes.
+photographs of BCCD are under the MIT licence (https://github.com/Shenggan/BCCD_Dataset). With `--tested=RUN`, a test of
+that run under plans with `--config.rounds`, it draws their AP against their speed, beside smaller images.
 """
 
 import argparse
+import csv
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -20,13 +21,10 @@ from flax import nnx
 from PIL import Image, ImageDraw
 
 import jaxprune
-from jaxprune import main
-from jaxprune.commands.detect import inputs, networks
 from jaxprune.commands.predict.objects import found
 from jaxprune.commands.shared.object_pictures import draw
 from jaxprune.data import Scenes, load_images
 from jaxprune.data.objects.open_objects import open_objects
-from jaxprune.data.objects.truth import Truth
 from jaxprune.evaluate.detection import TestedImage
 from jaxprune.nn.params import jitted
 from jaxprune.nn.tokens import coordinates
@@ -34,9 +32,10 @@ from jaxprune.ops.patches import patchify
 from jaxprune.reduction import Plan, apply
 from jaxprune.reduction.kmedoids import kmedoids
 from jaxprune.reduction.parts.radial_patterns import disc, radii
+from jaxprune.report import plots
 from jaxprune.report.pictures.base import INK, MUTED, to_uint8
-from jaxprune.report.pictures.label_map import legend, palette
-from jaxprune.report.pictures.layout import beside, tile
+from jaxprune.report.pictures.label_map import palette
+from jaxprune.report.pictures.layout import beside
 from jaxprune.report.pictures.marks import mask_patches
 from jaxprune.report.pictures.text import load_font
 from jaxprune.report.pictures.token_groups import token_groups
@@ -167,48 +166,36 @@ def cells(run: str, directory: str) -> None:
     Image.fromarray(beside(panels, GAP)).quantize(COLOURS).save(OUT / "cells.png", optimize=True)
 
 
-SCENES_PLAN = "topk@2:keep_rate=0.5,restore=last"
-SCENES_SHOWN, COLUMNS = 4, 2  # the first scenes of the test, in so many columns
-
-
-def scenes(run: str) -> None:
-    """Draws the objects of the first scenes of a run's test, and those that are found dense and under a plan."""
-    model, names = jaxprune.checkpoints.load_model(run), jaxprune.checkpoints.load_card(run).class_names
-    config = main.load_config("configs/dense/scenes_detect.py")
-    config.detector, config.data.source = run, ""
-    source = inputs.source(networks.with_recorded(config, model), "eval")
-    truth, colours = Truth.of(source), palette(len(names))
-    labels = {number: label for label, number in enumerate(truth.category_ids)}
-    photos = [source[index]["image"] for index in range(SCENES_SHOWN)]
-    objects = [
-        [
-            {**entry, "category_id": labels[entry["category_id"]]}
-            for entry in truth.content["annotations"]
-            if entry["image_id"] == truth.image_ids[index]
-        ]
-        for index in range(SCENES_SHOWN)
-    ]
-    reduced = apply(model, Plan.from_text(SCENES_PLAN))
-    rows = {
-        "objects": objects,
-        "dense network": [found(model, photo) for photo in photos],
-        f"under {SCENES_PLAN}": [found(reduced, photo) for photo in photos],
+def cells_under_plans(run: str) -> None:
+    """Draws box AP against speed: the detector of blood cells under plans, and on smaller images."""
+    with (Path(run) / "plans.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    of_kind = {
+        "plans": [row for row in rows[1:] if not row["plan"].startswith("img_size=")],
+        "image sizes, no plan": [row for row in rows if row is rows[0] or row["plan"].startswith("img_size=")],
     }
-    panels, present = [], set()
-    for title, per_scene in rows.items():
-        drawn = []
-        for index, (photo, entries) in enumerate(zip(photos, per_scene, strict=True)):
-            classes = [entry["category_id"] for entry in entries]
-            present |= set(classes)
-            drawn.append(draw(TestedImage(index, photo, photo.shape[:2], []), entries, classes, colours))
-        count = sum(map(len, per_scene))
-        panels.append(captioned(tile(drawn, COLUMNS), title, f"{count} object{'s' * (count != 1)}"))
-    row, shown = beside(panels, GAP), sorted(present)
-    key = legend([names[k] for k in shown], [colours[k] for k in shown])
-    sheet = np.full((row.shape[0] + key.shape[0], max(row.shape[1], key.shape[1]), 3), 255, np.uint8)
-    sheet[: row.shape[0], : row.shape[1]] = row
-    sheet[row.shape[0] :, : key.shape[1]] = key
-    Image.fromarray(sheet).quantize(COLOURS).save(OUT / "scenes.png", optimize=True)
+    numbers = lambda kind, name: [float(row[name]) for row in of_kind[kind]]
+    plot = plots.scatter_plot(
+        {kind: (numbers(kind, "speed-up"), numbers(kind, "box AP")) for kind in of_kind},
+        "speed-up",
+        "box AP",
+        labels={kind: [short(row["plan"]) for row in some] for kind, some in of_kind.items()},
+        intervals={kind: list(zip(numbers(kind, "low"), numbers(kind, "high"), strict=True)) for kind in of_kind},
+        shares=True,
+        joined=False,
+    )
+    plots.save(plot, OUT / "cells-plans.svg")
+
+
+def short(plan: str) -> str:
+    """A plan in few letters, for a label.
+
+    >>> short("topk@9:keep_rate=0.5,restore=last"), short("tome:r=20"), short("img_size=266")
+    ('topk@9, 0.5', 'tome, r=20', '266 px')
+    """
+    if plan.startswith("img_size="):
+        return f"{plan.removeprefix('img_size=')} px"
+    return plan.replace(",restore=last", "").replace("keep_rate=", "").replace(":", ", ")
 
 
 def spread(values: np.ndarray) -> str:
@@ -235,7 +222,7 @@ if __name__ == "__main__":
     parser.add_argument("--weights", help="of a DINOv2 ViT-S/14, under any published names")
     parser.add_argument("--detector", help="a run of configs/dense/bccd.py")
     parser.add_argument("--cells", help="the directory BCCD, which that run was trained on")
-    parser.add_argument("--scenes", help="a run of configs/dense/scenes_detect.py")
+    parser.add_argument("--tested", help="a test of that run under plans")
     arguments = parser.parse_args()
     OUT.mkdir(exist_ok=True)
     assign()
@@ -244,5 +231,5 @@ if __name__ == "__main__":
         front(arguments.weights)
     if arguments.detector and arguments.cells:
         cells(arguments.detector, arguments.cells)
-    if arguments.scenes:
-        scenes(arguments.scenes)
+    if arguments.tested:
+        cells_under_plans(arguments.tested)

@@ -135,8 +135,8 @@ def measure(
             process_count=process_count,
         )
         collectors = [_OfNetwork(name, truth, places) for name in names]
-        results = run_over(batches, {name: forwards[name] for name in names}, collectors, mesh, desc="detect")
-        collected |= zip(names, results, strict=True)
+        of_size = run_over(batches, {name: forwards[name] for name in names}, collectors, mesh, desc="detect")
+        collected |= zip(names, of_size, strict=True)
     kinds = ("bbox", "segm") if masks else ("bbox",)
     outcomes = {}
     for name in networks:
