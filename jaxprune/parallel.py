@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.text import split_items
 
 BATCH_AXES = ("data", "fsdp")
@@ -73,8 +73,8 @@ def mesh_from_text(text: str) -> Mesh:
     for name, size in list(split_items(text)) or [("", None)]:
         if name not in BATCH_AXES or not re.fullmatch(r"-1|\d+", size or ""):
             raise UserError(
-                f"mesh={text!r} is not a mesh: write axes with their sizes, 'data=-1' or 'data=2,fsdp=4'; -1 takes "
-                "the remaining devices."
+                f"mesh={quoted(text)} is not a mesh: write axes with their sizes, 'data=-1' or 'data=2,fsdp=4'; -1 "
+                "takes the remaining devices."
             )
         axes[name] = int(size or 0)
     return make_mesh(axes)

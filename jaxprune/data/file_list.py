@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxprune.data.folder import ImageFolder, read_example
 from jaxprune.data.source import Example, Source
-from jaxprune.errors import UserError, shortened
+from jaxprune.errors import PLACE, UserError, shortened
 from jaxprune.files import read_text
 
 LIST = ".txt"
@@ -62,11 +62,12 @@ def open_images(path: str, *, exif: bool = True) -> Source:
       UserError: there are none.
     """
     place = Path(path).expanduser()
-    if place.is_dir():
+    if os.path.isdir(place):
         return ImageFolder(path, labels=False, exif=exif)
-    if not place.exists():
+    if not os.path.exists(place):
         raise UserError(
-            f"There are no pictures at {path}: give a folder, a picture, or a {LIST} file that lists pictures."
+            f"There are no pictures at {shortened(path, PLACE)}: give a folder, a picture, or a {LIST} file that lists "
+            "pictures."
         )
     return FileList(_listed(place) if place.suffix.lower() == LIST else [str(place)], name=path, exif=exif)
 

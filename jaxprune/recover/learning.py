@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.nn.host import Host
 
 Params = Mapping[str, jax.Array]
@@ -80,7 +80,7 @@ def parse(text: str) -> tuple[str, int]:
     """
     kind, _, number = text.partition(":")
     if (kind in ("all", "norms")) == bool(number) or kind not in ("all", "norms", "last", "lora"):
-        raise UserError(f"trainable={text!r} is none of {', '.join(FORMS)}: write for example 'last:4'.")
+        raise UserError(f"trainable={quoted(text)} is none of {', '.join(FORMS)}: write for example 'last:4'.")
     if number and not (number.isdigit() and int(number)):
         raise UserError(f"trainable={text!r} needs a whole number above 0 after the colon: write for example {kind}:4.")
     return kind, int(number or 0)

@@ -20,6 +20,22 @@ def test_many_damaged_configs_end_in_one_short_line(attack, tmp_path):
     assert not outcome.raw and not outcome.unnoticed and outcome.longest < 1000
 
 
+@pytest.mark.slow
+def test_every_text_that_is_far_too_long_is_one_short_line():
+    seen = set()
+    for name in main.configs():
+        config = main.load_config(f"{name}:smoke")
+        for key, value, _ in commands.described(config):
+            if type(value) is not str or (config.task, key) in seen or key.endswith("task"):
+                continue
+            seen.add((config.task, key))
+            damaged = config.copy_and_resolve_references()
+            with damaged.unlocked(), damaged.ignore_type():
+                damaged.update_from_flattened_dict({key: "x" * 5000})
+            assert all(line.isprintable() and len(line) < 1500 for line in commands.problems(damaged)), (name, key)
+    assert len(seen) > 300
+
+
 @pytest.mark.parametrize(
     ("name", "key", "value", "words"),
     [
