@@ -175,6 +175,30 @@ def test_the_risk_of_retrieval_is_that_the_neighbours_differ():
     assert losses.test(cascade(EVERYBODY), bound, 0.1).errors == 0
 
 
+@pytest.mark.parametrize(("kind", "errors"), [("agreement", 3), ("accuracy", 1)])
+def test_the_risk_is_against_the_dense_network_or_labels(kind, errors):
+    """Of three images that leave early with another class, dense is right about one, and wrong about two."""
+    dense = SimpleNamespace(preprocessing=SimpleNamespace(sides=(16, 16)), num_classes=3)
+    bound = Bound(kind, 0.5)
+    loss = ClassLoss(dense, None, bound, 1, None, None, exits=True)
+    labels = np.zeros(20, int)
+    classes = {"dense": labels.copy(), "topk@1": labels.copy()}
+    classes["topk@1"][[10, 11, 12, 13]] = 1  # the last of them is unsure, and stays
+    classes["dense"][[11, 12]] = 2
+    sure = np.where(np.arange(20) == 13, 0.4, 0.9)
+
+    def stored(model, numbers, dense, desc):
+        return {"values": classes[desc.partition(",")[0]][numbers], "label": labels[numbers], "sure": sure[numbers]}
+
+    loss.answers = stored
+    losses = tuning._Losses(loss, dense, Halves(*np.split(np.arange(20), 2)), Store())
+    candidate = Candidate(
+        *("c", "cascade", (), 1.0, None, Cost(1.0, 1.0), ""), (PLANNED, DENSE), (0.5, EVERYBODY), (1.0, 0.5)
+    )
+    test = losses.test(candidate, bound, 0.1)
+    assert (test.errors, test.images) == (errors, 10) and losses.estimate(candidate).sum() == 0
+
+
 def test_networks_of_pixels_and_of_clips_have_no_cascades():
     clip = models.create("video_vit", **{**SIZES, "patch_size": 8, "num_frames": 4, "depth": 1}, rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="cascades=True is for networks that classify or describe images"):
