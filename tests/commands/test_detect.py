@@ -232,7 +232,7 @@ def test_a_trained_detector_is_tested_under_plans(trained, tmp_path):
 
 @pytest.mark.slow
 def test_a_detector_of_rectangles_is_trained_and_tested(tmp_path):
-    made = config("scenes_detect.py:smoke", steps=2, checkpoint_every=0)
+    made = config("scenes_detect.py:smoke", steps=2)
     made.data = {**made.data.to_dict(), "img_size": (16, 32)}
     assert 0 <= run(made, tmp_path / "run")["box_AP"] <= 1
     assert "resized to fit 32 × 16 pixels" in (tmp_path / "run/report.html").read_text()
