@@ -156,7 +156,10 @@ def candidates(
         if len(set(methods)) > 1 and len(where) < 2:
             continue
         for share in sorted(kept, reverse=True):
-            even = plan(methods, where, share)
+            try:
+                even = plan(methods, where, share)
+            except UserError:  # as of ToMe, of which no step can keep less than half
+                continue
             for schedule in dict.fromkeys((even, below_stairs(even, stairs, patches))):
                 try:
                     fast = reduction.apply(model, schedule, img_size=model.preprocessing.img_size)

@@ -192,6 +192,11 @@ def test_images_that_taught_a_healed_network_are_left_out(classifier, counting_d
         call({"mine": fast})
 
 
+def test_what_a_method_cannot_keep_is_left_out(classifier):
+    plans = candidates(classifier, ("tome",), [(1,)], (0.5, 0.1), lambda network: Cost(1.0, 1.0))
+    assert [plan.name for plan in plans] == ["tome@1:keep_rate=0.5"]
+
+
 def test_counts_below_a_step_of_the_time_and_published_ones_are_tried(classifier):
     cost = lambda network: Cost(1.0, 1.0)
     plans = candidates(classifier, ("topk",), [(1,)], (0.75, 0.5), cost, stairs=(9,))
