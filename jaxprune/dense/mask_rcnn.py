@@ -58,6 +58,9 @@ class MaskRCNN(Detector):
       overlap: overlap from which on a detection suppresses another of its class.
       max_detections: detections of an image.
       with_masks: whether there is a mask head.
+
+    Raises:
+      UserError: the patches of the encoder are not square.
     """
 
     def __init__(
@@ -79,6 +82,12 @@ class MaskRCNN(Detector):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
+        patch = getattr(getattr(encoder, "patch_embed", None), "patch_size", (16, 16))
+        if len(set(patch)) > 1:
+            raise UserError(
+                f"Patches of {patch[0]} × {patch[1]} pixels are not square, and a detector has one stride for rows and "
+                "columns: use an encoder with square patches; images may be rectangles."
+            )
         super().__init__(encoder, num_classes, (-1,))
         (width,) = map_features(encoder, self.indices)
         common: Any = {"dtype": dtype, "rngs": rngs}

@@ -66,6 +66,12 @@ def step(name):
     return parts, jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=quick_compile())
 
 
+def test_patches_that_are_not_square_are_refused():
+    sizes = {**SIZES, "patch_size": (8, 4), "window_size": 3}
+    with pytest.raises(UserError, match="Patches of 8 × 4 pixels are not square"):
+        dense.create("mask_rcnn", encoder="vitdet", num_classes=CLASSES, **sizes, **SMALL, **COUNTS, rngs=nnx.Rngs(0))
+
+
 # Objects that are hard to train with.
 KINDS = {
     "two": [(2, 2, 20, 14), (8, 16, 30, 31)],
