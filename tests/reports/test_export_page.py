@@ -9,6 +9,7 @@ import pytest
 from written_pages import read_page
 
 from jaxprune import main
+from jaxprune.commands.shared import networks
 from jaxprune.export.verify import Verified
 
 # The packages of the commands have functions of the same name.
@@ -36,7 +37,7 @@ def exported(tmp_path, monkeypatch):
         "onnx": (writer(b"123456789", Verified(0.0000049, 16, 2)), ".onnx"),
     }
     monkeypatch.setattr(export, "FORMATS", formats)
-    monkeypatch.setattr(export, "load_card", lambda run: SimpleNamespace(class_names=()))
+    monkeypatch.setattr(export.networks, "class_names", lambda origin, model: ())
     config = main.load_config(CONFIG)
     config.update(run="runs/vit", formats=("stablehlo", "onnx"))
     return tmp_path, export.run(config, tmp_path)
@@ -66,5 +67,7 @@ def test_files_without_class_names_say_so(exported):
 
 
 def test_published_files_of_a_thousand_classes_have_their_names():
-    names = export._class_names("weights=vit.safetensors,name=vit_small_patch16_224", SimpleNamespace(num_classes=1000))
-    assert len(names) == 1000 and export._class_names("weights=a,name=b", SimpleNamespace(num_classes=3)) == ()
+    names = networks.class_names(
+        "weights=vit.safetensors,name=vit_small_patch16_224", SimpleNamespace(num_classes=1000)
+    )
+    assert len(names) == 1000 and networks.class_names("weights=a,name=b", SimpleNamespace(num_classes=3)) == ()

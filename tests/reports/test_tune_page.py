@@ -150,7 +150,7 @@ def choice(errors, bound, seconds=(0.03, 0.025, 0.016)):
     counts = dict(zip(names, errors, strict=True))
     counting = SimpleNamespace(test=lambda plan, bound, delta: of_errors(counts[plan.name], 100, bound.risk, delta))
     taken = {"dense": timed(0.04), **{name: timed(median) for name, median in zip(names, seconds, strict=True)}}
-    plans = [SimpleNamespace(name=name) for name in names]
+    plans = [SimpleNamespace(name=name, members=()) for name in names]
     best, why, tests = tuning._decision(plans, taken, counting, bound, Settings(batch_size=8, delta=0.1))
     return best and best.name, why, list(tests)
 

@@ -111,7 +111,7 @@ def summary(tuned: Tuned) -> dict[str, Any]:
     return values if off is None else {**values, "prediction off by": off}
 
 
-def describe(section: Section, tuned: Tuned, cascade: Path) -> None:
+def describe(section: Section, tuned: Tuned, cascade: Path | None = None) -> None:
     """Adds the results to a section of a report.
 
     Args:
