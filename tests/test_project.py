@@ -44,3 +44,9 @@ def test_no_torch_and_no_tensorflow_anywhere_in_the_package():
             words = line.split()
             assert words[:2] not in (["import", "torch"], ["import", "tensorflow"]), path
             assert not (words[:1] == ["from"] and words[1].split(".")[0] in ("torch", "tensorflow")), path
+
+
+def test_each_test_file_has_its_own_name():
+    # pytest imports a test file by its name alone where the folder is no package.
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
+    assert sorted(set(names)) == sorted(names)
