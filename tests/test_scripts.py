@@ -152,14 +152,20 @@ def test_cascades_of_sizes_and_plans_are_timed_beside_their_stages(tmp_path):
     assert len(curve) == (6 + 4) * 16 and (tmp_path / "cascades" / "cascades.svg").is_file()
     population = ("--exits=cascades/exits.npz", "--splits=3", "--images=60", "--alpha=0.3", "--rows", 0, 3)
     assert "any step above alpha" in run("studies/certified_splits", tmp_path, *population)
+    settings = ("--stages", 16, "tome:r=2", "12/tome:r=2", "--longest", 1, "--batch", 8, "--rounds", 0)
+    run("benchmarks/cascades", tmp_path, f"--network={tmp_path / 'network.safetensors'}", "--path=images", *settings)
+    alone = {row["network"]: row for row in rows(tmp_path / "cascades" / "benchmark_cascades.csv")}
+    assert set(alone) == {"16 px", "tome:r=2", "tome:r=2 at 12 px"}
+    assert all(row["n"] == "120" for row in alone.values())  # nothing is chosen, so all images measure
+    assert float(alone["tome:r=2 at 12 px"]["GFLOPs"]) < float(found["12 px"]["GFLOPs"])
 
 
 def test_segmentation_under_plans_stands_beside_heads_on_smaller_images(tmp_path):
     runs = []
-    for size in (32, 24):
+    for size, plan in ((32, ""), (24, ""), (32, "tome:r=2")):
         config = main.load_config(str(ROOT / "configs/dense/scenes.py:smoke,head=linear"))
-        config.data.img_size, config.frozen = size, True
-        runs.append(tmp_path / str(size))
+        config.data.img_size, config.frozen, config.plan = size, True, plan
+        runs.append(tmp_path / f"{size}{plan}")
         commands.find("segment")(config, runs[-1])
     run(
         "studies/segmentation",
@@ -172,7 +178,8 @@ def test_segmentation_under_plans_stands_beside_heads_on_smaller_images(tmp_path
         "--rounds=1",
         "--out=study",
     )
-    dense, merged, dropped, smaller = rows(tmp_path / "study" / "segmentation.csv")
+    dense, merged, dropped, smaller, fitted = rows(tmp_path / "study" / "segmentation.csv")
+    assert fitted["network"] == "tome:r=2, its own head, 32×32 px" and fitted["GFLOPs"] == merged["GFLOPs"]
     assert (dense["network"], smaller["network"]) == ("dense, 32×32 px", "dense, 24×24 px")
     assert (merged["network"], dropped["network"]) == ("tome:r=2", "random:r=2")
     assert float(dense["difference"]) == 0 and float(dense["agreement"]) == float(dense["speed-up"]) == 1

@@ -1,10 +1,11 @@
 """Cascades of image sizes and plans against every one of them alone: accuracy, agreement, images per second.
 
 python scripts/benchmarks/cascades.py --network weights=dinov2_small.safetensors,name=vit_small_patch14_dinov2 \\
-    --path caltech101_full [--stages 98 126 154 224 tome:r=21] [--batch 32 1] [--rounds 3] [--queue]
+    --path caltech101_full [--stages 98 126 154 224 tome:r=21 182/tome:r=9] [--batch 32 1] [--rounds 3] [--queue]
 
-The folder has `train/` and `test/`. A stage is the network at a size in pixels, or at the largest of these sizes under
-a plan. A linear head for each stage is fitted to its features of the training images. One half of the test images
+The folder has `train/` and `test/`. A stage is the network at a size in pixels, under a plan at the largest of these
+sizes, or under a plan at a size, SIZE/PLAN. A linear head for each stage is fitted to its features of the training
+images. With --longest 1 every stage is measured alone, on all test images. Otherwise one half of the test images
 chooses among all cascades of two or three stages: the cheapest whose accuracy is at most --tolerance below that of the
 dense network, which is that of the largest size; and the cheapest that is certified to answer unlike the dense network
 on at most --alpha of the images, with confidence 0.9 over all cascades together. The other half measures them and every
@@ -88,11 +89,13 @@ def networks(args: argparse.Namespace) -> dict[str, Any]:
     if not sizes:
         raise UserError("No stage is a size: give the size of the dense network too, such as --stages 126 224.")
     dense = open_network(parse(args.network), img_size=sizes[0])
-    smaller = {f"{size} px": rival(dense, f"img_size={size}") for size in sizes[1:]}
-    plans = [stage for stage in args.stages if not stage.isdigit()]
-    return {f"{sizes[0]} px": dense, **smaller} | {
-        plan: reduction.apply(dense, reduction.Plan.from_text(plan)) for plan in plans
-    }
+    found = {f"{sizes[0]} px": dense} | {f"{size} px": rival(dense, f"img_size={size}") for size in sizes[1:]}
+    for stage in args.stages:
+        size, slash, plan = stage.partition("/") if "/" in stage else ("", "", stage)
+        if not plan.isdigit():
+            network = rival(dense, f"img_size={size}") if slash else dense
+            found[f"{plan} at {size} px" if slash else plan] = reduction.apply(network, reduction.Plan.from_text(plan))
+    return found
 
 
 def through(network: Any, pixels: np.ndarray, batch: int) -> np.ndarray:
@@ -126,9 +129,9 @@ def stages(args: argparse.Namespace, found: Mapping[str, Any], train: Photos, te
     return dict(sorted(made.items(), key=lambda item: item[1].cost))
 
 
-def choices(made: Mapping[str, Stage]) -> Iterator[tuple[str, ...]]:
-    """Every cascade of two or three stages."""
-    for count in (2, 3):
+def choices(made: Mapping[str, Stage], longest: int) -> Iterator[tuple[str, ...]]:
+    """Every cascade of two to `longest` stages."""
+    for count in range(2, longest + 1):
         yield from itertools.combinations(made, count)
 
 
@@ -142,7 +145,7 @@ def choose(
     best: Chosen | None = None
     certified: dict[float, Chosen] = {}
     budgets: list[Chosen] = []
-    cascades = list(choices(made))
+    cascades = list(choices(made, args.longest))
     for names in cascades:
         logits = np.stack([made[name].logits for name in names])
         sure, costs = dynamic.confidence(logits), np.cumsum([made[name].cost for name in names])
@@ -184,6 +187,8 @@ def main(args: argparse.Namespace) -> None:
     _store(args.out / "exits.npz", made, dense)
     order = np.random.default_rng(0).permutation(len(test.labels))
     choosing, measuring = order[len(order) // 2 :], order[: len(order) // 2]
+    if args.longest == 1:
+        measuring = order  # nothing is chosen
 
     def part(rows: np.ndarray) -> dict[str, Stage]:
         return {name: stage._replace(logits=stage.logits[rows]) for name, stage in made.items()}
@@ -292,7 +297,7 @@ def _time_queue(
 def _draw(folder: Path, rows: list[dict[str, Any]], curve: list[dict[str, Any]]) -> None:
     """Draws agreement with the dense network over cost: stages alone, and cascades at all budgets."""
     of = lambda some: ([row["GFLOPs"] for row in some], [row["agreement"] for row in some])
-    alone = [row for row in rows if "," not in row["stages"]]
+    alone = [row for row in rows if row["network"] == row["stages"]]
     figure = plots.scatter_plot(
         {"one network": of(alone), "cascades": of(curve)},
         "GFLOPs an image, on average",
@@ -308,7 +313,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", required=True, help='a run, or "weights=FILE,name=NAME"')
     parser.add_argument("--path", required=True)
-    parser.add_argument("--stages", nargs="+", default=["98", "126", "154", "224"], help="sizes in pixels, and plans")
+    parser.add_argument(
+        "--stages", nargs="+", default=["98", "126", "154", "224"], help="sizes in pixels, plans, SIZE/PLAN"
+    )
+    parser.add_argument("--longest", type=int, default=3, help="stages of a cascade at most; 1: no cascades")
     parser.add_argument("--tolerance", type=float, default=0.5, help="points of accuracy below the dense network")
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.05, 0.1], help="disagreement that is certified")
     parser.add_argument("--batch", type=int, nargs="+", default=[32], help="batch sizes")

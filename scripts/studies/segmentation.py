@@ -2,8 +2,9 @@
 
 python scripts/studies/segmentation.py --runs RUN [RUN …] --plans tome:r=40 tome:r=55 [--rounds 7] [--out DIR]
 
-The runs are of `segment`, such as configs/dense/camvid.py at several `--config.data.img_size`, the largest first: plans
-reduce that one, and every network is tested on its held-out images. Differences of mIoU from the first run's dense
+The runs are of `segment`, such as configs/dense/camvid.py at several `--config.data.img_size`, or under a
+`--config.plan`, to which the head is then fitted. The first is dense, and the largest: --plans reduce that one, and
+every network is tested on its held-out images. Differences of mIoU from the first run's dense
 network are paired by image, with intervals over draws of images. With --rounds, all networks take turns on batches of
 --timed_batch images. Results of a network are stored under --out, so an interrupted study can be resumed. Writes a
 table, a plot of mIoU against speed (or cost, without --rounds) and a report.
@@ -38,7 +39,7 @@ class Tested(NamedTuple):
     """A network, and what it made of the held-out images.
 
     Attributes:
-      agreement: mean share of pixels with the class of the first run's dense network; NaN for other runs.
+      agreement: mean share of pixels with the class of its run's own network; NaN for other runs than the first.
     """
 
     network: Any
@@ -47,9 +48,10 @@ class Tested(NamedTuple):
 
 
 def networks_of(run: str, plans: list[str]) -> dict[str, Any]:
-    """{name: network} of a run: dense, named by its image size, and under plans."""
+    """{name: network} of a run: its own, named by plan and image size, and under further plans."""
     network = checkpoints.load_model(run)
-    name = f"{DENSE}, {'×'.join(map(str, network.preprocessing.sides))} px"
+    size = f"{'×'.join(map(str, network.preprocessing.sides))} px"
+    name = f"{DENSE}, {size}" if network.plan is None else f"{network.plan.text}, its own head, {size}"
     reduced = {plan: reduction.apply(network, reduction.Plan.from_text(plan)) for plan in plans}
     return {name: network, **reduced}
 
@@ -118,11 +120,13 @@ def run():
     ) as part:
         part.text(
             "mIoU with 95 % intervals over draws of images; the difference from the first network is paired by image. "
-            "Every network on smaller images has a head of its own, trained at that size."
+            "Networks on smaller images have heads of their own, trained at their size; plans, where the name says so."
         )
         part.table(rows, formats=".3g")
         of = {row["network"]: row for row in rows}
-        kinds = {"plans": args.plans, "image sizes": [name for name in found if name not in args.plans]}
+        fitted = [name for name, one in found.items() if one.network.plan is not None and name not in args.plans]
+        kinds = {"plans": args.plans, "plans, heads of their own": fitted}
+        kinds["image sizes"] = [name for name in found if name not in (*args.plans, *fitted)]
         names = {kind: sorted(some, key=lambda name: of[name][speed]) for kind, some in kinds.items() if some}
         series = {
             kind: ([of[name][speed] for name in some], [of[name]["mIoU"] for name in some])

@@ -93,8 +93,8 @@ def test_wrong_settings_are_said_at_once(tmp_path):
     made = config("scenes_detect.py:smoke")
     made.head = {**made.head.to_dict(), "with_masks": False}
     assert "head.with_masks follows from config.data.masks" in refusal(made, tmp_path)
-    made = config("scenes_detect.py:smoke", frozen=True, plan="topk")
-    assert "config.frozen trains no encoder" in refusal(made, tmp_path)
+    made = config("scenes_detect.py:smoke", frozen=True, plan="sinkhorn")
+    assert "'sinkhorn' has parameters, which config.frozen would leave random" in refusal(made, tmp_path)
 
 
 def test_a_missing_library_is_said_before_anything_is_trained(tmp_path, monkeypatch):

@@ -14,13 +14,15 @@ from PIL import Image
 
 from jaxprune import checkpoints, commands, main, models
 from jaxprune.commands.predict import pixels as predict_pixels
-from jaxprune.commands.segment import networks
+from jaxprune.commands.segment import features, inputs, networks
 from jaxprune.commands.shared import dense_networks
+from jaxprune.commands.shared import inputs as shared_inputs
 from jaxprune.data.maps.scenes import SceneMaps
 from jaxprune.errors import UserError
 from jaxprune.evaluate.contestants import gflops
 from jaxprune.flops.scorers import scorer_flops
 from jaxprune.flops.segmenters import of_segmenter
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import split
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs/dense"
@@ -87,6 +89,20 @@ def test_a_frozen_encoder_keeps_its_weights_and_its_features_give_what_the_netwo
     assert 0 < summary["miou"] < 1
     metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in metrics if row["split"] == "train"] == [2, 4]
+
+
+@pytest.mark.slow
+def test_a_head_learns_what_a_plan_leaves_of_a_frozen_encoder(tmp_path):
+    summary = run(config("camvid.py:smoke", plan="tome:r=2"), tmp_path / "run")
+    model = checkpoints.load_model(tmp_path / "run")
+    assert model.plan.text == "tome:r=2" and summary["plan"] == str(model.plan)
+    made = config("camvid.py:smoke", plan="tome:r=2")
+    source = inputs.source(made, "train")
+    columns = features.of_frozen(model, source, made, shared_inputs.mesh(made))["features_0"][:4]
+    images = normalize(np.stack([source[i]["image"] for i in range(4)]), made.data.mean, made.data.std)
+    (under_plan,), (dense,) = model.features(images), networks.new(config("camvid.py:smoke"), 11).features(images)
+    np.testing.assert_allclose(columns, under_plan, atol=4e-3)
+    assert np.abs(columns - dense).max() > 0.05
 
 
 def folder(root, count=6):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from jaxprune import reduction
 from jaxprune.commands.shared import groups, inspection, networks
 from jaxprune.commands.shared.settings import choice, number, path, record, refused, setting
 from jaxprune.config import Config
@@ -42,7 +43,9 @@ class DenseTraining(inspection.Plans, groups.Training):
 
     run: str = path("", "a run directory to start the encoder from, or set model.weights")
     dtype: str = choice("float32", 'compute dtype; "bfloat16" on accelerators', groups.DTYPES)
-    plan: str = setting("", "token-reduction plan of the encoder in training; empty: dense", free=True)
+    plan: str = setting(
+        "", "token-reduction plan of the encoder in training, also a frozen one; empty: dense", free=True
+    )
     plans: tuple[str, ...] = setting((), "plans to compare with the dense network in the test", free=True)
     keep_rate: float = number(0.7, "for plans without an amount", above=0, at_most=1, free=True)
     reduction_loc: tuple[int, ...] = setting((), f"for plans without blocks; {inspection.QUARTERS}", free=True)
@@ -53,19 +56,22 @@ class DenseTraining(inspection.Plans, groups.Training):
 
     @staticmethod
     def check(config: Config, prefix: str) -> Iterator[str]:
-        """Yields that the warm-up is longer than the run, and that a plan has nothing to train."""
+        """Yields that the warm-up is longer than the run, and that a plan has no scorer, or cannot learn."""
         if config.optimizer.warmup_steps > config.steps:
             yield (
                 f"{prefix}optimizer.warmup_steps={config.optimizer.warmup_steps} are more than the {config.steps} "
                 "steps of the run: shorten the warm-up."
             )
-        if config.frozen and config.plan:
-            yield f"{prefix}frozen trains no encoder: give {prefix}plans to test under, and leave {prefix}plan empty."
         plan = lambda: networks.plan(config, config.plan)
         if config.plan and (problems := refused(plan)):
             yield from (f"{prefix}plan={quoted(config.plan)}: {why}" for why in problems)
         elif config.plan and plan().at_input and not config.scorer:
             yield f"{prefix}plan={quoted(config.plan)} drops patches by scores: give {prefix}scorer, such as norm."
+        elif config.plan and config.frozen and plan().has_parameters:
+            yield (
+                f"{prefix}plan={quoted(config.plan)} has parameters, which {prefix}frozen would leave random: use a "
+                f"method without, {', '.join(reduction.untrained())}, or set {prefix}frozen=False."
+            )
 
 
 def preprocessing(config: Config) -> Preprocessing:
