@@ -193,8 +193,8 @@ class Plan:
     def has_parameters(self) -> bool:
         """Whether one of its methods learns parameters, with the options that the plan gives it."""
         common = [] if self.reducer_class is None else [(self.reducer_class, self.options)]
-        chosen = [*common, *((at.reducer_class, at.options) for at in self.steps)]
-        return any(cls.has_parameters(dict(options)) for cls, options in chosen)
+        methods = [*common, *((at.reducer_class, at.options) for at in self.steps)]
+        return any(cls.has_parameters(dict(options)) for cls, options in methods)
 
     def steps_for(self, depth: int) -> tuple[At, ...]:
         """The steps in a network of `depth` blocks."""
