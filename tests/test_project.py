@@ -46,6 +46,14 @@ def test_no_torch_and_no_tensorflow_anywhere_in_the_package():
             assert not (words[:1] == ["from"] and words[1].split(".")[0] in ("torch", "tensorflow")), path
 
 
+def test_commands_start_without_matplotlib_and_scipys_modules():
+    # They take as long to import as all of this package, and most runs need them at their end, if at all.
+    code = "import sys, jaxprune.main, jaxprune.commands.pretrain.run, jaxprune.commands.evaluate.run\n"
+    code += "print([name for name in ('matplotlib', 'scipy.stats', 'scipy.interpolate') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_each_test_file_has_its_own_name():
     # pytest imports a test file by its name alone where the folder is no package.
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py") if not (path.parent / "__init__.py").exists()]

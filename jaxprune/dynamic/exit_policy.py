@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Bool, Float, Int, Real
-from scipy.special import log_softmax, softmax
 
 from jaxprune.errors import UserError, unknown
 
@@ -18,18 +18,18 @@ NOBODY, EVERYBODY = 1e8, -1e8  # thresholds that none and all reach
 
 def max_softmax(logits: Float[np.ndarray, "m n c"]) -> Float[np.ndarray, "m n"]:
     """The largest probability."""
-    return softmax(logits, axis=-1).max(-1)
+    return scipy.special.softmax(logits, axis=-1).max(-1)
 
 
 def margin(logits: Float[np.ndarray, "m n c"]) -> Float[np.ndarray, "m n"]:
     """The largest probability minus the second."""
-    least, most = np.moveaxis(np.partition(softmax(logits, axis=-1), -2, axis=-1)[..., -2:], -1, 0)
+    least, most = np.moveaxis(np.partition(scipy.special.softmax(logits, axis=-1), -2, axis=-1)[..., -2:], -1, 0)
     return most - least
 
 
 def certainty(logits: Float[np.ndarray, "m n c"]) -> Float[np.ndarray, "m n"]:
     """One minus the entropy as a share of its largest value."""
-    logs = log_softmax(logits, axis=-1)
+    logs = scipy.special.log_softmax(logits, axis=-1)
     return 1 + (np.exp(logs) * logs).sum(-1) / np.log(logits.shape[-1])
 
 

@@ -6,8 +6,8 @@
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
-from scipy import special
 
 
 class Likeness(NamedTuple):
@@ -58,5 +58,5 @@ def _entropy(labels: np.ndarray) -> np.ndarray:
     first = np.ones(ordered.shape, bool)  # first of each run of equal labels
     first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     places = np.flatnonzero(first)
-    shares = special.entr(np.arange(patches + 1) / patches)[np.diff(places, append=ordered.size)]
+    shares = scipy.special.entr(np.arange(patches + 1) / patches)[np.diff(places, append=ordered.size)]
     return np.bincount(places // patches, shares, minlength=len(ordered)).reshape(lead)

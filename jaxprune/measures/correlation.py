@@ -1,8 +1,8 @@
 """Correlations of two lists of numbers, row by row: Pearson's r, Spearman's ρ, Kendall's τ."""
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Real
-from scipy import stats
 
 from jaxprune.metrics import kendall_tau
 
@@ -29,7 +29,7 @@ def kendall(x: Real[np.ndarray, "*rows n"], y: Real[np.ndarray, "*rows n"]) -> F
 
 def unit_ranks(values: Real[np.ndarray, "*rows n"]) -> Float[np.ndarray, "*rows n"]:
     """Returns the centred ranks of each row at unit length, whose products are rank correlations; NaN if constant."""
-    return unit_deviations(stats.rankdata(values, axis=-1))
+    return unit_deviations(scipy.stats.rankdata(values, axis=-1))
 
 
 def unit_deviations(values: Real[np.ndarray, "*rows n"]) -> Float[np.ndarray, "*rows n"]:

@@ -7,9 +7,8 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy
 from jaxtyping import Bool, Int, Real
-from scipy import optimize, sparse, special
-from scipy.spatial import distance
 
 from jaxprune.measures import correlation
 
@@ -78,14 +77,14 @@ def earth_movers_distance(first: Map, second: Map) -> float:
     if not len(sources) or not len(sinks):
         return 0.0
     places = np.stack(np.unravel_index(np.arange(surplus.size), np.shape(first)), axis=1).astype(float)
-    costs = distance.cdist(places[sources], places[sinks])
-    leaves = sparse.kron(sparse.eye(len(sources)), np.ones((1, len(sinks))))
-    arrives = sparse.kron(np.ones((1, len(sources))), sparse.eye(len(sinks)))
+    costs = scipy.spatial.distance.cdist(places[sources], places[sinks])
+    leaves = scipy.sparse.kron(scipy.sparse.eye(len(sources)), np.ones((1, len(sinks))))
+    arrives = scipy.sparse.kron(np.ones((1, len(sources))), scipy.sparse.eye(len(sinks)))
     # The constraint of the last sink is redundant. The mass is normalised, because the solver's tolerance is absolute.
     moved = surplus[sources].sum()
     masses = np.concatenate([surplus[sources], -surplus[sinks]])[:-1] / moved
-    flow = sparse.csr_array(sparse.vstack([leaves, arrives]))[:-1]
-    solution = optimize.linprog(costs.ravel(), A_eq=flow, b_eq=masses, method="highs-ds")
+    flow = scipy.sparse.csr_array(scipy.sparse.vstack([leaves, arrives]))[:-1]
+    solution = scipy.optimize.linprog(costs.ravel(), A_eq=flow, b_eq=masses, method="highs-ds")
     if solution.status:
         raise RuntimeError(f"The transport problem between two maps was not solved: {solution.message}")
     return float(solution.fun * moved)
@@ -122,4 +121,4 @@ def _shares(values: np.ndarray) -> np.ndarray:
 
 
 def _kl(truth: np.ndarray, code: np.ndarray) -> float:
-    return float(special.rel_entr(truth, code).sum() / np.log(2))
+    return float(scipy.special.rel_entr(truth, code).sum() / np.log(2))

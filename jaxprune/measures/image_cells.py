@@ -3,8 +3,8 @@
 import hashlib
 
 import numpy as np
+import scipy
 from jaxtyping import Bool, Float, Int, Shaped
-from scipy.spatial import KDTree
 
 DIGEST = 16  # bytes of `digest`
 _CELLS = 8  # rows and columns of cells whose means are compared
@@ -35,7 +35,7 @@ def cell_means(image: Shaped[np.ndarray, "*sides c"]) -> Float[np.ndarray, "rows
 
 def near_pairs(means: Float[np.ndarray, "n rows columns c"]) -> Int[np.ndarray, "m 2"]:
     """Returns the pairs of images with nearly the same means of cells."""
-    pairs = KDTree(_coarse(means)).query_pairs(_LEVELS, p=np.inf, output_type="ndarray")
+    pairs = scipy.spatial.KDTree(_coarse(means)).query_pairs(_LEVELS, p=np.inf, output_type="ndarray")
     return pairs[_alike(means, means, pairs)]
 
 
@@ -43,7 +43,7 @@ def near_any(
     means: Float[np.ndarray, "n rows columns c"], candidates: Float[np.ndarray, "m rows columns c"]
 ) -> Bool[np.ndarray, "n"]:
     """Returns which images have nearly the same means of cells as some of other images."""
-    near = KDTree(_coarse(candidates)).query_ball_point(_coarse(means), _LEVELS, p=np.inf)
+    near = scipy.spatial.KDTree(_coarse(candidates)).query_ball_point(_coarse(means), _LEVELS, p=np.inf)
     pairs = np.array([(image, candidate) for image, close in enumerate(near) for candidate in close], int).reshape(
         -1, 2
     )

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Bool, Float, Int, Real
-from scipy import stats
 
 Z = 1.96  # two-sided 95 % quantile of the normal distribution
 _TOGETHER = 100  # bootstrap draws per chunk, to bound the memory of pairwise comparisons
@@ -132,7 +132,7 @@ def student_interval(values: Sequence[float]) -> tuple[float, float]:
     mean = sum(values) / len(values)
     if len(values) < 2:
         return mean, math.nan
-    return mean, float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+    return mean, float(scipy.stats.t.ppf(0.975, len(values) - 1) * scipy.stats.sem(values))
 
 
 def bootstrap_interval(
@@ -189,5 +189,5 @@ def jackknife_interval(value: float, without: Float[np.ndarray, "n"]) -> tuple[f
     if count < 2 or not np.isfinite(without).all():
         return math.nan, math.nan
     centre = value - (count - 1) * (without.mean() - value)
-    half = stats.t.ppf(0.975, count - 1) * np.sqrt((count - 1) * without.var())
+    half = scipy.stats.t.ppf(0.975, count - 1) * np.sqrt((count - 1) * without.var())
     return float(min(value, centre - half)), float(max(value, centre + half))

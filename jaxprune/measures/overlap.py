@@ -7,8 +7,8 @@ import functools
 import math
 
 import numpy as np
+import scipy
 from jaxtyping import Bool, Float, Int
-from scipy import stats
 
 RESCALED = "0 = by chance, 1 = the same"  # the scale of `over_chance`
 
@@ -87,7 +87,7 @@ def chance_iou(count: int, second_count: int, num_patches: int) -> float:
     if not min(count, second_count):
         return 0.0
     shared = np.arange(max(0, count + second_count - num_patches), min(count, second_count) + 1)
-    chances = stats.hypergeom.pmf(shared, num_patches, count, second_count)
+    chances = scipy.stats.hypergeom.pmf(shared, num_patches, count, second_count)
     return float((chances * shared / np.maximum(count + second_count - shared, 1)).sum())
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Real
-from scipy import stats
 
 from jaxprune.measures import correlation
 from jaxprune.measures.intervals import bootstrap_interval
@@ -46,12 +46,12 @@ def spearman(
       draws: bootstrap draws for the interval; 0 leaves it NaN.
       seed: seed of the draws.
     """
-    return _correlate(stats.spearmanr, correlation.spearman, x, y, draws, seed)
+    return _correlate(scipy.stats.spearmanr, correlation.spearman, x, y, draws, seed)
 
 
 def kendall(x: Real[np.ndarray, "n"], y: Real[np.ndarray, "n"], *, draws: int = 1000, seed: int = 0) -> RankCorrelation:
     """Returns Kendall's τ, corrected for ties (τ-b); see `spearman`."""
-    return _correlate(stats.kendalltau, correlation.kendall, x, y, draws, seed)
+    return _correlate(scipy.stats.kendalltau, correlation.kendall, x, y, draws, seed)
 
 
 def _correlate(

@@ -5,9 +5,9 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax import Array
 from jaxtyping import Float
-from scipy.interpolate import RectBivariateSpline
 
 from jaxprune.errors import UserError
 from jaxprune.ops.resize import resize, resize_3d
@@ -169,7 +169,9 @@ def resample_relative(
     if cubic:
         degrees = {"kx": min(3, old[0] - 1), "ky": min(3, old[1] - 1)}
         heads = np.moveaxis(offsets.astype(np.float64), -1, 0)
-        offsets = np.stack([RectBivariateSpline(*places, head, **degrees)(*steps) for head in heads], axis=-1)
+        offsets = np.stack(
+            [scipy.interpolate.RectBivariateSpline(*places, head, **degrees)(*steps) for head in heads], axis=-1
+        )
     else:
         for axis in range(2):
             line_up = lambda line, p=places[axis], o=steps[axis]: np.interp(o, p, line)

@@ -9,9 +9,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from jaxprune.evaluate import Batch
 from jaxprune.measures.image_cells import cell_means, digest, near_pairs
@@ -81,6 +80,6 @@ def _unit(rows: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
 def _first_of_groups(pairs: Int[np.ndarray, "m 2"], count: int) -> Int[np.ndarray, "n"]:
     """Returns for each of `count` images the first of those that pairs connect with it."""
     left, right = pairs.T
-    graph = coo_array((np.ones(len(left)), (left, right)), shape=(count, count))
-    groups = connected_components(graph, directed=False)[1]
+    graph = scipy.sparse.coo_array((np.ones(len(left)), (left, right)), shape=(count, count))
+    groups = scipy.sparse.csgraph.connected_components(graph, directed=False)[1]
     return np.unique(groups, return_index=True)[1][groups]

@@ -11,8 +11,8 @@ rises.
 """
 
 import numpy as np
+import scipy
 from jaxtyping import Real
-from scipy import special
 
 from jaxprune.errors import UserError
 
@@ -45,7 +45,7 @@ def p_value(losses: Real[np.ndarray, "n"], alpha: float) -> float:
         return 1.0 if alpha <= 0 else float(losses.min() == 1)
     with np.errstate(divide="ignore"):
         factors = np.log1p(SHARES[:, None] * (alpha - losses) / (1 - alpha))
-    return float(min(np.exp(-special.logsumexp(factors.sum(1), b=WEIGHTS)), 1.0))
+    return float(min(np.exp(-scipy.special.logsumexp(factors.sum(1), b=WEIGHTS)), 1.0))
 
 
 def risk_limit(losses: Real[np.ndarray, "n"], delta: float) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
+import scipy
 
 from jaxprune.errors import UserError
 from jaxprune.report.plots.pareto import pareto_front
@@ -80,7 +80,7 @@ def p_value(errors: int, images: int, alpha: float) -> float:
     >>> round(p_value(0, 10, 0.2), 4)  # 0.8 ** 10
     0.1074
     """
-    return float(special.bdtr(errors, images, alpha))
+    return float(scipy.special.bdtr(errors, images, alpha))
 
 
 def risk_limit(errors: int, images: int, delta: float) -> float:
@@ -89,7 +89,7 @@ def risk_limit(errors: int, images: int, delta: float) -> float:
     >>> round(risk_limit(0, 10, 0.1074), 3)
     0.2
     """
-    return 1.0 if errors >= images else float(special.betaincinv(errors + 1, images - errors, 1 - delta))
+    return 1.0 if errors >= images else float(scipy.special.betaincinv(errors + 1, images - errors, 1 - delta))
 
 
 def fixed_sequence(errors: Iterable[int], images: int, alpha: float, delta: float) -> list[Tested]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import softmax
+import scipy
 
 from jaxprune.commands.predict import picture
 from jaxprune.commands.shared import networks, reporting
@@ -28,7 +28,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     logits, costs = np.asarray(jitted(model)(image[None]), np.float32), model.costs()
     sure = confidence(logits)
     exit = int(exit_of(sure, np.array(model.dial[0] if model.dial else (*[NOBODY] * (len(costs) - 1), EVERYBODY)))[0])
-    shares = softmax(logits[:, 0], axis=-1)
+    shares = scipy.special.softmax(logits[:, 0], axis=-1)
     best = int(shares[exit].argmax())
     card = prediction_card(image, names, shares[exit], TOP)
     path = picture.write(config, workdir, card)

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from jaxprune.accelerators import Target
 from jaxprune.accelerators.chips import GIB
 from jaxprune.commands.shared.compiled_step import CompiledStep, verdict
-from jaxprune.report import Report
-from jaxprune.report.plots import bar_plot
+from jaxprune.report import Report, plots
 from jaxprune.report.table import Table
 
 ESTIMATED = (
@@ -30,7 +29,7 @@ def page(compiled: Sequence[CompiledStep], target: Target) -> Report:
     sizes = {row.title: row.costs.total if row.costs else row.refused or float("nan") for row in compiled}
     memory = {"memory of a chip": target.memory / GIB}
     section.figure(
-        bar_plot(sizes, reference=memory, xlabel="GiB a chip"),
+        plots.bar_plot(sizes, reference=memory, xlabel="GiB a chip"),
         caption="Memory of a step on each chip; right of the line it does not fit.",
     )
     section.table(
@@ -42,7 +41,7 @@ def page(compiled: Sequence[CompiledStep], target: Target) -> Report:
         costs = step.costs
         inside = report.section("What takes the memory", f"A step of {step.batch} images, {step.title}.")
         parts = {part: getattr(costs, part) for part in ("arguments", "outputs", "temporaries", "code")}
-        inside.figure(bar_plot(parts, xlabel="GiB a chip"), caption="Memory of a chip by part.")
+        inside.figure(plots.bar_plot(parts, xlabel="GiB a chip"), caption="Memory of a chip by part.")
         inside.metric_tiles(
             {
                 "TFLOP a chip": f"{costs.tflop:.4g}",

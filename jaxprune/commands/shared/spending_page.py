@@ -6,8 +6,7 @@ from jaxprune.bench.spending import timed
 from jaxprune.dynamic import Segmented
 from jaxprune.dynamic.parts.gated import GatedNetwork
 from jaxprune.evaluate.spending import Spent, pictures_by_exit, points
-from jaxprune.report import spread
-from jaxprune.report.plots import scatter_plot
+from jaxprune.report import plots, spread
 from jaxprune.report.section import Section
 from jaxprune.report.table import Table
 
@@ -43,7 +42,7 @@ def describe(section: Section, model: Segmented, spent: Spent, *, rounds: int = 
             series[name] = ([row.cost[0] for row in group], [row.accuracy.value for row in group])
             labels[name] = [row.leaving for row in group]
     section.figure(
-        scatter_plot(series, "GMAC an image", "accuracy", "Accuracy against cost", labels=labels, shares=True),
+        plots.scatter_plot(series, "GMAC an image", "accuracy", "Accuracy against cost", labels=labels, shares=True),
         "Each exit for all images, and thresholds for budgets" + ", and the network's dial." * bool(model.dial),
     )
     if pictures := pictures_by_exit(spent):

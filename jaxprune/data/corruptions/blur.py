@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from scipy import ndimage
+import scipy
 
 NAMES = ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur")
 
@@ -31,7 +31,7 @@ _ZOOM = {
 
 def gaussian(image: np.ndarray, sigma: float) -> np.ndarray:
     """Smooths rows and columns, not channels."""
-    return ndimage.gaussian_filter(image, (sigma, sigma, 0)[: image.ndim], mode="nearest")
+    return scipy.ndimage.gaussian_filter(image, (sigma, sigma, 0)[: image.ndim], mode="nearest")
 
 
 def defocus_blur(image: np.ndarray, level: int, *, small: bool, scale: float, **_: Any) -> np.ndarray:
@@ -39,9 +39,13 @@ def defocus_blur(image: np.ndarray, level: int, *, small: bool, scale: float, **
     radius, smooth = _DEFOCUS[small][level]
     radius *= 1 if small else scale
     reach = np.arange(-max(8, int(np.ceil(radius))), max(8, int(np.ceil(radius))) + 1)
-    disk = ndimage.gaussian_filter((reach[:, None] ** 2 + reach[None] ** 2 <= radius**2).astype(np.float32), smooth)
+    disk = scipy.ndimage.gaussian_filter(
+        (reach[:, None] ** 2 + reach[None] ** 2 <= radius**2).astype(np.float32), smooth
+    )
     disk = disk[np.ix_(disk.sum(1) > 0, disk.sum(0) > 0)] / disk.sum()
-    return np.stack([ndimage.convolve(image[..., c], disk, mode="mirror") for c in range(image.shape[2])], axis=-1)
+    return np.stack(
+        [scipy.ndimage.convolve(image[..., c], disk, mode="mirror") for c in range(image.shape[2])], axis=-1
+    )
 
 
 def glass_blur(

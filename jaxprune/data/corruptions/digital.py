@@ -4,8 +4,8 @@ import io
 from typing import Any
 
 import numpy as np
+import scipy
 from PIL import Image
-from scipy import ndimage
 
 from jaxprune.data import crop_resize
 
@@ -37,10 +37,12 @@ def elastic_transform(image: np.ndarray, level: int, *, small: bool, rng: np.ran
     places = np.stack([*np.indices((height, width)), np.ones((height, width))], axis=-1) @ solved
     if alpha:
         field = rng.uniform(-1, 1, (2, height, width)).astype(np.float32)
-        smooth = [ndimage.gaussian_filter(part, sigma, mode="reflect", truncate=3) for part in field]
+        smooth = [scipy.ndimage.gaussian_filter(part, sigma, mode="reflect", truncate=3) for part in field]
         places += alpha * np.stack(smooth, axis=-1)
     grid = np.moveaxis(places, -1, 0)
-    channels = [ndimage.map_coordinates(image[..., c], grid, order=1, mode="reflect") for c in range(image.shape[2])]
+    channels = [
+        scipy.ndimage.map_coordinates(image[..., c], grid, order=1, mode="reflect") for c in range(image.shape[2])
+    ]
     return np.stack(channels, axis=-1)
 
 

@@ -1,26 +1,30 @@
-"""Plots in one style, each returned as a matplotlib `Figure` that does not depend on pyplot or a window system."""
+"""Plots in one style, each returned as a matplotlib `Figure` that does not depend on pyplot or a window system.
 
-from jaxprune.report.plots.bars import bar_plot
-from jaxprune.report.plots.files import save
-from jaxprune.report.plots.lines import line_plot, moving_average
-from jaxprune.report.plots.maps import map_grid
-from jaxprune.report.plots.matrix import confusion_matrix, matrix_plot
-from jaxprune.report.plots.pareto import front_note, pareto_front
-from jaxprune.report.plots.scatter import scatter_plot
-from jaxprune.report.plots.scatter_grid import scatter_grid
-from jaxprune.report.plots.shares import cut_note
+Each is imported when it is first used: matplotlib takes its time, and most runs draw only at their end.
+"""
 
-__all__ = [
-    "bar_plot",
-    "confusion_matrix",
-    "cut_note",
-    "front_note",
-    "line_plot",
-    "map_grid",
-    "matrix_plot",
-    "moving_average",
-    "pareto_front",
-    "save",
-    "scatter_grid",
-    "scatter_plot",
-]
+import importlib
+from typing import Any
+
+_MODULES = {
+    "bar_plot": "bars",
+    "confusion_matrix": "matrix",
+    "cut_note": "shares",
+    "front_note": "pareto",
+    "line_plot": "lines",
+    "map_grid": "maps",
+    "matrix_plot": "matrix",
+    "moving_average": "lines",
+    "pareto_front": "pareto",
+    "save": "files",
+    "scatter_grid": "grids",
+    "scatter_plot": "scatter",
+}
+
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int, Real
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from scipy.cluster import hierarchy
-from scipy.spatial import distance
 
 from jaxprune.report.plots.style import INK, LINE, PALETTE, format_tick, literal, new_axes
 
@@ -27,8 +26,10 @@ def cluster_order(likeness: Real[np.ndarray, "n n"]) -> Int[np.ndarray, " n"]:
     if len(likeness) < 3:
         return np.arange(len(likeness))
     unlike = np.nanmax(likeness) - np.nan_to_num(likeness, nan=np.nanmin(likeness))
-    condensed = distance.squareform(unlike * (1 - np.eye(len(likeness))), checks=False)
-    order = hierarchy.leaves_list(hierarchy.linkage(condensed, "average", optimal_ordering=True))
+    condensed = scipy.spatial.distance.squareform(unlike * (1 - np.eye(len(likeness))), checks=False)
+    order = scipy.cluster.hierarchy.leaves_list(
+        scipy.cluster.hierarchy.linkage(condensed, "average", optimal_ordering=True)
+    )
     return order if order[0] < order[-1] else order[::-1]
 
 
