@@ -41,6 +41,8 @@ class Plan:
     'topk@3:keep_rate=0.5+topk@6:keep_rate=0.25'
     >>> Plan(steps=(At(3, "topk", keep_rate=0.7), At(6, "tome", r=8))).text
     'topk@3:keep_rate=0.7+tome@6:r=8'
+    >>> Plan("tome", r=8, reduction_loc=(0, 1, 2, 3, 4, 5, 6, 7)).text
+    'tome@0-7:r=8'
 
     Args:
       method: a module of `jaxprune.reduction`, the name of another package's method, or a subclass of `Reducer`.
@@ -49,8 +51,8 @@ class Plan:
       reduction_loc: the blocks that reduce, from 0; by default those after a quarter, a half and three quarters of the
         network, (3, 6, 9) of 12. "from_scores" works before the first.
       num_keep: absolute counts, one per step, instead of `keep_rate`.
-      r: number of tokens that each block removes while any are left, instead of `keep_rate` and `reduction_loc`: one
-        number for all blocks, or a tuple from the first block on.
+      r: number of tokens that each block removes while any are left, instead of `keep_rate`: one number for all blocks,
+        or for those of `reduction_loc`; or a tuple with one number for each of those, else from the first block on.
       inflection: tilts a single `r` linearly over the depth: -1 goes from 2r to 0, 1 from 0 to 2r (ToMe's schedules).
       steps: the steps of a plan that mixes methods or amounts, instead of all of these.
       position: the position of a merged row, see `At`.
@@ -104,6 +106,9 @@ class Plan:
             self.keep_rate: Any = tuple(float(number("keep_rate", rate)) for rate in keep_rate)
         else:
             self.keep_rate = float(number("keep_rate", keep_rate))
+        if self.r is not None:
+            self._check_r()
+            self.r = self.r if reduction_loc is None else self._removed_at(_blocks(reduction_loc))
         self.reduction_loc: tuple[int, ...] = ()
         self._quarters = (
             False  # whether it reduces at the `quarters` of any network; `steps` are those of twelve blocks
@@ -111,7 +116,6 @@ class Plan:
         if steps is not None:
             self.steps = _checked_order(tuple(steps) if isinstance(steps, Iterable) else (steps,))
         elif isinstance(self.r, int):
-            self._check_r()
             self.steps = ()  # they depend on the depth of the network, see `steps_for`
         else:
             self.steps = self._common_steps(reduction_loc)
@@ -122,7 +126,6 @@ class Plan:
 
     def _common_steps(self, reduction_loc: int | tuple[int, ...] | None) -> tuple[At, ...]:
         if self.r is not None:
-            self._check_r()
             return tuple(self._step(layer, Removal(removed)) for layer, removed in enumerate(self.r) if removed)
         if self.reducer_class.where == "embed":
             if reduction_loc not in (None, (0,), [0], 0):
@@ -132,13 +135,7 @@ class Plan:
             self.reduction_loc = (0,)
             return tuple(self._step(INPUT, amount) for amount in self._amounts(1))
         self._quarters = reduction_loc is None
-        self.reduction_loc = quarters(12) if reduction_loc is None else _whole_numbers("reduction_loc", reduction_loc)
-        rising = tuple(sorted(set(self.reduction_loc)))
-        if not self.reduction_loc or self.reduction_loc != rising:
-            raise UserError(
-                f"reduction_loc {self.reduction_loc} must name at least one block, each once, in rising order: "
-                f"use {rising or (3, 6, 9)}."
-            )
+        self.reduction_loc = quarters(12) if reduction_loc is None else _blocks(reduction_loc)
         amounts = self._amounts(len(self.reduction_loc))
         return tuple(self._step(layer, amount) for layer, amount in zip(self.reduction_loc, amounts, strict=True))
 
@@ -157,6 +154,20 @@ class Plan:
         if (lowered := falling(amounts)) is not None:
             raise UserError(f"{name} {values} rises, and tokens never come back: use {lowered}.")
         return amounts
+
+    def _removed_at(self, blocks: tuple[int, ...]) -> tuple[int, ...]:
+        """The numbers of tokens that blocks remove, from the first on, where `r` is of these blocks alone."""
+        if self.inflection:
+            raise UserError(
+                f"inflection tilts r over all blocks, and reduction_loc is {blocks}: leave one of them out."
+            )
+        removed = self.r if isinstance(self.r, tuple) else (self.r,) * len(blocks)
+        if len(removed) != len(blocks):
+            raise UserError(
+                f"r {self.r} has {len(removed)} values for {len(blocks)} blocks {blocks}: give one a block."
+            )
+        by_block = dict(zip(blocks, removed, strict=True))
+        return tuple(by_block.get(block, 0) for block in range(blocks[-1] + 1))
 
     def _check_r(self) -> None:
         if self.num_keep is not None:
@@ -295,10 +306,11 @@ class Plan:
         inside = [At(step.layer, step.method, **step.settings) for step in placed if step.layer is not None]
         if last.layer is not None:
             return cls(steps=[*inside, At(last.layer, last.method, **last.settings)])
-        # An amount in the text replaces the default one, and a method at the input takes no blocks.
+        # An amount in the text replaces the default one; r, and a method at the input, take no blocks.
         amounts = {"keep_rate", "num_keep", "r"}
         replaced = amounts if amounts & set(last.settings) else set()
-        replaced = replaced | ({"reduction_loc"} if method_class(last.method).where == "embed" else set())
+        if "r" in last.settings or method_class(last.method).where == "embed":
+            replaced = replaced | {"reduction_loc"}
         kept = {name: value for name, value in defaults.items() if name not in replaced}
         common = cls(last.method, **{**kept, **last.settings})
         return common.behind(cls(steps=inside)) if inside else common
@@ -333,6 +345,17 @@ def _name(cls: type[Reducer]) -> str:
             f"jaxprune.reduction.register('my_method', {cls.__name__}) first, also where the text is read."
         )
     return name
+
+
+def _blocks(reduction_loc: Any) -> tuple[int, ...]:
+    blocks = _whole_numbers("reduction_loc", reduction_loc)
+    rising = tuple(sorted(set(blocks)))
+    if not blocks or blocks != rising:
+        raise UserError(
+            f"reduction_loc {blocks} must name at least one block, each once, in rising order: "
+            f"use {rising or (3, 6, 9)}."
+        )
+    return blocks
 
 
 def _whole_numbers(name: str, values: Any) -> tuple[int, ...]:

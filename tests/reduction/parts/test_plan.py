@@ -5,6 +5,7 @@ from flax import nnx
 from support import golden
 
 from jaxprune import models, reduction
+from jaxprune.errors import UserError
 from jaxprune.reduction.ats import sample_steps
 
 
@@ -46,6 +47,21 @@ def test_schedules_of_r(plan, removed):
         assert (reducer is None) == (count == 0)
         rows -= min(count, rows // 2)
         assert reducer is None or reducer.num_tokens() == rows
+
+
+def test_r_at_some_blocks():
+    plan = reduction.Plan("tome", r=8, reduction_loc=(1, 2, 4))
+    assert plan.removed(6) == (0, 8, 8, 0, 8, 0) and plan.text == "tome@1-2:r=8+tome@4:r=8"
+    assert reduction.Plan.from_text(plan.text).steps == plan.steps
+    assert reduction.Plan("tome", r=(4, 2), reduction_loc=(1, 3)).removed(5) == (0, 4, 0, 2, 0)
+    assert reduction.Plan.from_text("tome:r=8,reduction_loc=(1, 2, 4)") == plan
+    assert reduction.Plan.from_text("tome:r=8", reduction_loc=(3, 6)) == reduction.Plan("tome", r=8)  # of other plans
+    for arguments, problem in (
+        ({"r": (8, 8, 8)}, r"3 values for 2 blocks \(3, 6\): give one a block"),
+        ({"r": 8, "inflection": -1.0}, r"inflection tilts r over all blocks, and reduction_loc is \(3, 6\)"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            reduction.Plan("tome", reduction_loc=(3, 6), **arguments)
 
 
 def test_a_plan_is_its_hash():

@@ -55,6 +55,15 @@ def arguments(draw):
     return {"method": method, "position": draw(st.sampled_from(["mean", "kept"])), **amount, **options}
 
 
+def test_blocks_in_a_row_have_one_place():
+    plan = Plan.from_text("topk@1:keep_rate=0.7+tome@2-5:r=3")
+    assert [(at.layer, at.method) for at in plan.steps] == [(1, "topk"), *((layer, "tome") for layer in (2, 3, 4, 5))]
+    assert plan.text == "topk@1:keep_rate=0.7+tome@2-5:r=3" and Plan.from_text(plan.text) == plan
+    for places in ("5-2", "2-", "-2", "0-5000", "a-b", "1-2-3"):
+        with pytest.raises(UserError, match="names no place: write method@block:amount"):
+            Plan.from_text(f"tome@{places}:r=3")
+
+
 class Backwards(TopK):
     """A method that no file or package names."""
 
