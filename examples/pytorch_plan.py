@@ -28,17 +28,18 @@ def read_plan(text, patches, depth):
     """Returns {block: (method, number of rows after it)}, prefix not counted, for a plan as this library writes it.
 
     `topk@3:keep_rate=0.7+tome@6:r=8` has one step for each block; `topk:keep_rate=0.7` keeps int(patches · 0.7),
-    int(patches · 0.7²) and int(patches · 0.7³) at blocks 3, 6 and 9; `tome:r=8` removes 8 rows at every block.
+    int(patches · 0.7²) and int(patches · 0.7³) at blocks 3, 6 and 9; `tome:r=8` removes 8 rows at every block, and
+    `tome@0-7:r=8` at the first eight.
     """
     steps, arriving = [], patches
     for part in text.split("+"):
-        match = re.fullmatch(r"\s*(\w+)(?:@(\d+))?:(keep_rate|num_keep|r)=([\d.]+)\s*", part)
+        match = re.fullmatch(r"\s*(\w+)(?:@(\d+)(?:-(\d+))?)?:(keep_rate|num_keep|r)=([\d.]+)\s*", part)
         if match is None or match[1] not in METHODS:
             raise SystemExit(f"{part!r}: write METHOD[@BLOCK]:keep_rate=|num_keep=|r=, with one of {METHODS}.")
-        method, layer, name = match[1], match[2], match[3]
-        amount = AMOUNTS[name](match[4])
-        if layer is not None:
-            steps.append((int(layer), method, name, amount))
+        method, first, last, name = match[1], match[2], match[3] or match[2], match[4]
+        amount = AMOUNTS[name](match[5])
+        if first is not None:
+            steps += [(block, method, name, amount) for block in range(int(first), int(last) + 1)]
         elif name == "r":
             steps += [(block, method, name, amount) for block in range(depth)]
         else:

@@ -403,6 +403,7 @@ class _Losses:
         self._kind, self._dense, self._halves, self._store = kind, dense, halves, store
         ends = [max(int(share * len(halves.first)), 1) for share in SHARES]
         self._parts = np.split(halves.first, ends[:-1])
+        self._numbers: dict[str, int] = {}  # of the networks, in the order in which they ran
 
     def estimate(self, plan: Candidate, share: int = -1) -> np.ndarray:
         """Losses on a share of the estimation images, (n,); `share` is an index in `search.SHARES`.
@@ -467,7 +468,10 @@ class _Losses:
         options: dict[str, Any] = {}
         if resizing and model.preprocessing.sides != self._dense.preprocessing.sides:
             name, options = f"{name} in a cascade", {"resizing": True}
-        make = lambda: self._kind.answers(model, numbers, dense, f"{name}, {part}", **options)
+        # The dense network is number 0.
+        running = self._numbers.setdefault(name, len(self._numbers))
+        about = f"network {running}, {name}, {len(numbers)} images"
+        make = lambda: self._kind.answers(model, numbers, dense, about, **options)
         key = {"weights": plan.weights} if plan is not None and plan.weights else {}
         return self._store.arrays(f"{name} {part}", make, images=numbers.tolist(), **self._kind.key, **key)
 

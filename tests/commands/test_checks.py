@@ -67,6 +67,10 @@ BAD = [
     ("benchmark.py", "plans", ("topk", "from_scores:keep_rate=0.5")),
     ("evaluate.py", "run", "nowhere"),
     ("evaluate.py", "plans", ("topkk",)),
+    *(
+        (name, "plans", ("img_size=24",))
+        for name in ("robustness.py:smoke", "recover.py:smoke", "leaderboard.py:smoke")
+    ),
 ]
 
 

@@ -122,8 +122,9 @@ def test_evaluate_at_another_resolution(runs, tmp_path):
 @pytest.mark.slow
 def test_evaluate_takes_plans(runs, tmp_path):
     workdir, summary = runs
-    names = ("topk:keep_rate=1.0", "ats")
+    names = ("topk:keep_rate=1.0", "ats", "img_size=24")
     found = run("evaluate.py", tmp_path, run=str(workdir / "finetune"), plans=names, reduction_loc=(1,))
+    assert 0 <= found["accuracy, img_size=24"] <= 1  # a rival stands among plans
     assert found["accuracy, topk:keep_rate=1.0"] == found["accuracy"] == pytest.approx(summary["accuracy"])
     page = (tmp_path / "report.html").read_text()
     assert "Under token-reduction plans" in page and "mean number of rows in use" in page
@@ -267,11 +268,11 @@ def test_visualize_draws_reconstructions(runs, tmp_path):
 @pytest.mark.slow
 def test_benchmark_puts_plans_side_by_side(runs, tmp_path):
     workdir, _ = runs
-    plans = ("topk", "tome:keep_rate=0.6")
+    plans = ("topk", "tome:keep_rate=0.6", "img_size=24")
     found = run(
         "benchmark.py:batch=4,rounds=2", tmp_path, run=str(workdir / "finetune"), plans=plans, reduction_loc=(1,)
     )
-    assert found["plans"] == 2
+    assert found["plans"] == 3
     header, *rows = (tmp_path / "benchmark.csv").read_text().splitlines()
     assert header.startswith("plan,GFLOPs,") and "agreement" in header
     assert [row.partition(",")[0] for row in rows] == ["dense", *plans]

@@ -1,5 +1,6 @@
 """What `tune` writes: cost and risk of every plan, the tests of some, and why one is chosen."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -183,3 +184,14 @@ def test_why_a_plan_is_chosen_in_words():
     )
     itself = "The dense network itself satisfies the bound: throughput at least 150 images/s."
     assert choice((1, 5, 9), Bound("throughput", 150.0)) == (None, itself, [])
+
+
+def test_the_terminal_says_how_other_commands_take_the_choice():
+    said = lambda **changes: page.in_other_commands(tuned()._replace(**changes), Path("w/plan.txt"), Path("w/c"))
+    of_plan = said(plan="topk", img_size=0, healed="", cascade=())
+    assert "--config.plan=w/plan.txt." in of_plan and "--config.plans=\"('w/plan.txt',)\"" in of_plan
+    of_size = said(plan="img_size=24", img_size=24)
+    assert "--config.img_size=24." in of_size and "--config.plans=\"('img_size=24',)\"" in of_size
+    assert said(plan="topk", healed="h.safetensors") == "Other commands take it as --config.run=h.safetensors."
+    assert said(plan="topk", cascade=("a", "b")) == "Other commands take it as --config.run=w/c."
+    assert said(plan="", img_size=0) == ""

@@ -13,7 +13,7 @@ from jaxprune.recover.learning import parse
 
 
 @record()
-class Settings(inspection.Plans, inspection.NetworkInspection):
+class Settings(inspection.OnlyPlans, inspection.Plans, inspection.NetworkInspection):
     """A network, plans to heal it under, and rivals to heal for the same time."""
 
     FIRST = (

@@ -9,7 +9,7 @@ from jaxprune.data.corruptions import NAMES, SEVERITIES, Corruption
 
 
 @record()
-class Settings(inspection.Plans, inspection.ClassifierInspection):
+class Settings(inspection.OnlyPlans, inspection.Plans, inspection.ClassifierInspection):
     """A classifier, corruptions of its held-out images, and plans to evaluate it under."""
 
     FIRST = (

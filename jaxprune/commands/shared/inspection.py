@@ -10,6 +10,7 @@ from jaxprune.commands.shared.groups import ClassifierFile, Data, Model, Normali
 from jaxprune.commands.shared.settings import number, path, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.errors import PLACE, UserError, quoted, shortened
+from jaxprune.open.rivals import is_rival
 
 QUARTERS = "empty: after a quarter, a half, three quarters"
 # Methods that need no training, one radial pattern for all, and ToMe in rounds; Random is compared in any case.
@@ -132,8 +133,22 @@ class PlanTexts:
             if networks.plan(config, text).at_input and not ("scorer" in config and config.scorer):
                 raise UserError("It drops patches by scores and needs a scorer, such as --config.scorer=norm.")
 
-        for text in config.plans:
+        for text in (text for text in config.plans if not is_rival(text)):
             yield from (f"{prefix}plans={quoted(text)}: {why}" for why in refused(lambda text=text: refuse(text)))
+
+
+@record()
+class OnlyPlans(PlanTexts):
+    """Plans to compare, and nothing else beside them."""
+
+    @staticmethod
+    def check(config: Config, prefix: str) -> Iterator[str]:
+        """Yields that a rival is no plan."""
+        for text in filter(is_rival, config.plans):
+            yield (
+                f"{prefix}plans={quoted(text)} is the dense network, changed, and no plan: `evaluate` and `benchmark` "
+                "put it beside plans; here leave it out."
+            )
 
 
 @record()
@@ -157,7 +172,7 @@ class Rivals:
 
 
 @record()
-class ManyPlans(PlanTexts):
+class ManyPlans(OnlyPlans):
     """Plans to compare at several keep rates, on several networks."""
 
     networks: tuple[str, ...] = setting((), 'further ones: run directories, or texts such as "weights=FILE,name=NAME"')

@@ -18,6 +18,7 @@ from jaxprune.nn.around_host import host_of
 from jaxprune.nn.params import copied
 from jaxprune.nn.patch_embed import pair
 from jaxprune.open import Classifier, NetworkCache, Origin, ScorerSet
+from jaxprune.open.rivals import is_rival, rival
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan, apply
 from jaxprune.reduction.parts.apply_plan import require_tokens
@@ -171,8 +172,13 @@ def model_arguments(config: Config) -> dict[str, Any]:
 
 
 def plans(config: Config) -> dict[str, Plan]:
-    """The plans of `config.plans`, by text."""
-    return {text: plan(config, text) for text in config.plans}
+    """The plans of `config.plans`, by text, without the rivals among them."""
+    return {text: plan(config, text) for text in config.plans if not is_rival(text)}
+
+
+def rivals(config: Config, model: Any) -> dict[str, Any]:
+    """The rivals among `config.plans`, by text: the network on smaller images, for example; see `open.rivals`."""
+    return {text: rival(model, text) for text in config.plans if is_rival(text)}
 
 
 def plan(config: Config, text: str, keep_rate: float | None = None) -> Plan:

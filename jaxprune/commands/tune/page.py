@@ -132,8 +132,7 @@ def describe(section: Section, tuned: Tuned, cascade: Path | None = None) -> Non
     elif tuned.img_size:
         commands = "`predict` and `benchmark` open it" if _graded(tuned) else "every command opens it"
         section.text(f"It is the same network on smaller images, without a plan; {commands} with:")
-        size = tuned.img_size if isinstance(tuned.img_size, int) else f'"{tuned.img_size}"'
-        section.command(f"--config.img_size={size}")
+        section.command(_size_option(tuned))
     elif tuned.plan:
         section.text(
             "The plan, as text for `jaxprune.reduction.Plan.from_text`; `--config.plan` and `--config.plans` also take "
@@ -175,6 +174,30 @@ def describe(section: Section, tuned: Tuned, cascade: Path | None = None) -> Non
     )
     blocks = [{**part._asdict(), "ms": 1000 * cost.seconds, "MiB": cost.megabytes} for part, cost in tuned.table.parts]
     section.section("Blocks on this device").table(blocks, caption="One batch through one block.", formats=".3g")
+
+
+def in_other_commands(tuned: Tuned, plan: Path, cascade: Path) -> str:
+    """How other commands take what was chosen, for the terminal; "" if that is the dense network.
+
+    Args:
+      plan, cascade: the files of a plan and of a cascade.
+    """
+    if tuned.healed:
+        return f"Other commands take it as --config.run={tuned.healed}."
+    if tuned.cascade:
+        return f"Other commands take it as --config.run={cascade}."
+    if not tuned.plan:
+        return ""
+    compared = tuned.plan if tuned.img_size else plan
+    return (
+        f"Other commands take it as {_size_option(tuned) if tuned.img_size else f'--config.plan={plan}'}. Its accuracy "
+        f"less that of dense, paired by image: --config=configs/evaluate.py with --config.plans=\"('{compared}',)\"."
+    )
+
+
+def _size_option(tuned: Tuned) -> str:
+    size = tuned.img_size if isinstance(tuned.img_size, int) else f'"{tuned.img_size}"'
+    return f"--config.img_size={size}"
 
 
 def _graded(tuned: Tuned) -> bool:

@@ -50,6 +50,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
             reporting.broken_files(section, subject.source)
     print(rows.only(*_IN_TERMINAL, *_OF_SOME).text(ends=False))
     print(tuned.why)
+    if tuned.plan:
+        print(f"Its risk is {tuned.about}.")
+        print(page.in_other_commands(tuned, workdir / PLAN, workdir / CASCADE))
     return page.summary(tuned)
 
 
