@@ -470,7 +470,7 @@ class _Losses:
             name, options = f"{name} in a cascade", {"resizing": True}
         # The dense network is number 0.
         running = self._numbers.setdefault(name, len(self._numbers))
-        about = f"{name}, network {running}, {len(numbers)} images"
+        about = f"{name}, network {running}, {part}, {len(numbers)} images"
         make = lambda: self._kind.answers(model, numbers, dense, about, **options)
         key = {"weights": plan.weights} if plan is not None and plan.weights else {}
         return self._store.arrays(f"{name} {part}", make, images=numbers.tolist(), **self._kind.key, **key)
