@@ -91,7 +91,7 @@ def networks(args: argparse.Namespace) -> dict[str, Any]:
     dense = open_network(parse(args.network), img_size=sizes[0])
     found = {f"{sizes[0]} px": dense} | {f"{size} px": rival(dense, f"img_size={size}") for size in sizes[1:]}
     for stage in args.stages:
-        size, slash, plan = stage.partition("/") if "/" in stage else ("", "", stage)
+        size, slash, plan = stage.rpartition("/")
         if not plan.isdigit():
             network = rival(dense, f"img_size={size}") if slash else dense
             found[f"{plan} at {size} px" if slash else plan] = reduction.apply(network, reduction.Plan.from_text(plan))

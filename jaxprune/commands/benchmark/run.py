@@ -87,7 +87,7 @@ def measure(config: Config, workdir: Path, hard_at: Sequence[float] = ()) -> Mea
         candidates |= on_smaller_images(candidates)
     if hard_at:
         candidates |= on_smaller_images(candidates, hard_at)
-    candidates |= {name: contestant(network) for name, network in networks.rivals(config, model).items()}
+    candidates |= networks.rivals(config, model)
     if isinstance(model, DToP):
         candidates[WITHOUT_EXITS] = contestant(model.without_exits())
     by_exits = _by_exits(config, candidates) if isinstance(model, DToP) else {}

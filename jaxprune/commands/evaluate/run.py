@@ -10,7 +10,7 @@ from jaxprune.commands.shared import inputs, networks, plans_page, reporting
 from jaxprune.config import Config
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.collectors.predictions import PredictionCollector, Predictions
-from jaxprune.evaluate.contestants import Contestant, contestant, contestants, on_smaller_images
+from jaxprune.evaluate.contestants import Contestant, contestants, on_smaller_images
 from jaxprune.open import Classifier, Run, open_classifier
 from jaxprune.reduction import DENSE
 from jaxprune.report.table import Table
@@ -34,7 +34,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     candidates = contestants(model, reduced, scorer=scorer, seed=config.seed)
     if config.smaller_images:
         candidates |= on_smaller_images(candidates)
-    candidates |= {name: contestant(network) for name, network in networks.rivals(config, model).items()}
+    candidates |= networks.rivals(config, model)
     summary, comparison = _on_held_out(classifier, candidates, workdir, config)
     if not config.plans:
         return summary

@@ -99,6 +99,7 @@ def under_plans(config: Config, network: Any) -> dict[str, Any]:
     candidates = contestants(network, plans, scorer=scorer, seed=config.seed)
     if config.smaller_images and plans:
         candidates |= on_smaller_images(candidates)
+    candidates |= networks.rivals(config, network)
     models = {name: candidate.model for name, candidate in candidates.items() if name != DENSE}
     exits = {WITHOUT_EXITS: network.without_exits()} if isinstance(network, DToP) else {}
     return {first: network, **exits, **models}

@@ -33,7 +33,7 @@ class Rates:
 
 
 @record(recipe=True)
-class DenseTraining(inspection.OnlyPlans, inspection.Plans, groups.Training):
+class DenseTraining(inspection.Plans, groups.Training):
     """An encoder and a head that are trained, or a trained network that is tested, dense and under plans.
 
     The settings of a command add `steps`, `frozen` and `optimizer`.

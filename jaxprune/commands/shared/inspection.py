@@ -146,8 +146,8 @@ class OnlyPlans(PlanTexts):
         """Yields that a rival is no plan."""
         for text in filter(is_rival, config.plans):
             yield (
-                f"{prefix}plans={quoted(text)} is the dense network, changed, and no plan: `evaluate` and `benchmark` "
-                "put it beside plans; here leave it out."
+                f"{prefix}plans={quoted(text)} is the dense network, changed, and no plan: `evaluate`, `benchmark`, "
+                "`segment` and `detect` put it beside plans; here leave it out."
             )
 
 

@@ -13,6 +13,7 @@ from jaxprune import open as door
 from jaxprune.checkpoints.run import is_ours
 from jaxprune.config import Config
 from jaxprune.errors import UserError, quoted
+from jaxprune.evaluate.contestants import Contestant, contestant
 from jaxprune.models.class_names import imagenet1k
 from jaxprune.nn.around_host import host_of
 from jaxprune.nn.params import copied
@@ -176,9 +177,9 @@ def plans(config: Config) -> dict[str, Plan]:
     return {text: plan(config, text) for text in config.plans if not is_rival(text)}
 
 
-def rivals(config: Config, model: Any) -> dict[str, Any]:
+def rivals(config: Config, model: Any) -> dict[str, Contestant]:
     """The rivals among `config.plans`, by text: the network on smaller images, for example; see `open.rivals`."""
-    return {text: rival(model, text) for text in config.plans if is_rival(text)}
+    return {text: contestant(rival(model, text)) for text in config.plans if is_rival(text)}
 
 
 def plan(config: Config, text: str, keep_rate: float | None = None) -> Plan:

@@ -1,6 +1,7 @@
 """The results of tuning as a table, a plot and a summary."""
 
 import dataclasses
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -234,7 +235,9 @@ def _family(row: Row) -> str:
         return "smaller images"
     steps = row.name.split("+")
     methods = "+".join(dict.fromkeys(step.partition("@")[0] for step in steps))
-    return f"{methods} ×{len(steps)} from block {steps[0].partition('@')[2].partition(':')[0]}"
+    places = [(int(first), int(last or first)) for first, last in re.findall(r"@(\d+)(?:-(\d+))?:", row.name)]
+    count = sum(last - first + 1 for first, last in places)
+    return f"{methods} ×{count} from block {places[0][0]}" if places else methods
 
 
 def _label(tuned: Tuned, row: Row, alone: bool) -> str:

@@ -21,6 +21,8 @@ from jaxprune.reduction.parts.find_method import method_class, method_name, show
 from jaxprune.reduction.parts.plan_text import INPUT, StepText
 from jaxprune.reduction.parts.step_sizes import Amount, Count, Rate, Removal, falling, number, whole
 
+_DEEPEST = 10_000  # blocks of a network, at most
+
 
 def quarters(depth: int) -> tuple[int, ...]:
     """Returns the blocks after a quarter, a half and three quarters of a network; fewer in one of under four blocks.
@@ -161,6 +163,8 @@ class Plan:
             raise UserError(
                 f"inflection tilts r over all blocks, and reduction_loc is {blocks}: leave one of them out."
             )
+        if blocks[-1] >= _DEEPEST:
+            raise UserError(f"reduction_loc names block {blocks[-1]}: no network has {_DEEPEST} blocks.")
         removed = self.r if isinstance(self.r, tuple) else (self.r,) * len(blocks)
         if len(removed) != len(blocks):
             raise UserError(

@@ -12,6 +12,7 @@ INPUT = "input"
 _NO_OPTIONS = {"self", "layer", "method", "steps"}  # arguments of steps and plans that a text has elsewhere
 _LONGEST = 2**16  # characters of a plan: thousands of steps
 _BLOCKS = 1000  # of one range
+_STEPS = 10_000
 
 
 class StepText(NamedTuple):
@@ -45,7 +46,12 @@ def read(text: str) -> list[StepText]:
         return []
     # A "+" joins steps only if a method's name follows, so that 1e+3 stays a number.
     parts = [part.strip() for part in re.split(r"\+(?=\s*[A-Za-z_])", text.strip())]
-    by_part = [_steps(part, text) for part in parts]
+    by_part, count = [], 0
+    for part in parts:
+        by_part.append(_steps(part, text))
+        count += len(by_part[-1])
+        if count > _STEPS:
+            raise UserError(f"The plan {quoted(text)} has more than {_STEPS} steps: name fewer blocks.")
     steps = list(itertools.chain(*by_part))
     common = len(parts) == 1 or [step.layer for step in steps] == [INPUT, None]
     for part, (first, *_) in zip(parts, by_part, strict=True):

@@ -62,6 +62,10 @@ def test_blocks_in_a_row_have_one_place():
     for places in ("5-2", "2-", "-2", "0-5000", "a-b", "1-2-3"):
         with pytest.raises(UserError, match="names no place: write method@block:amount"):
             Plan.from_text(f"tome@{places}:r=3")
+    with pytest.raises(UserError, match="more than 10000 steps"):  # a short text must not become a long plan
+        Plan.from_text("+".join(["tome@0-999:r=3"] * 4000))
+    with pytest.raises(UserError, match="names block 999999999: no network has 10000 blocks"):
+        Plan.from_text("tome:r=3,reduction_loc=(999999999,)")
 
 
 class Backwards(TopK):
