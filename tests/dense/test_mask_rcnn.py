@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from detectors import backbone_sizes, batch, objects, published, pyramid, sampling
 from flax import nnx
-from support import assert_gradients, depth_of, golden, in_names, nhwc, quick_compile, weights
+from support import assert_gradients, depth_of, golden, in_names, nhwc, one_sided_relu, quick_compile, weights
 
 from jaxprune import checkpoints, dense, models
 from jaxprune.dense.parts.simple_pyramid import SimplePyramid, pyramid_rules
@@ -62,23 +62,25 @@ def test_backbone_and_pyramid_on_two_sizes():
 
 
 def trained(name, kind, **options):
-    """The loss, its parts and gradients with the file's random numbers."""
+    """The loss, its parts and gradients with the file's random numbers; the gradients on both sides of ReLU's kinks."""
     file, model = published(name, kind)
     images, sizes = batch(file, model.encoder.patch_embed.img_size[0])
     bitmaps = images.shape[1] if options.pop("bitmaps", False) else None
     inputs = objects(file, bitmaps=bitmaps, **options)
     parts = split(model)
 
-    def loss(params):
+    def loss(params, edge):
         module = merge(parts.graph, params, parts.rest)
-        maps = module.maps(images, train=True)
-        total, aux = module.loss_of(maps, images, inputs, sizes=sizes, sampling=sampling(file))
+        with one_sided_relu(edge):
+            maps = module.maps(images, train=True)
+            total, aux = module.loss_of(maps, images, inputs, sizes=sizes, sampling=sampling(file))
         return total, (aux, maps)
 
     step = jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=quick_compile())
-    (total, (aux, maps)), grads = step(parts.params)
+    (total, (aux, maps)), grads = step(parts.params, 0.0)
+    sides = [step(parts.params, edge)[1] for edge in (-1e-6, 1e-6)]
     norm = np.sqrt(sum(np.square(np.asarray(grad, np.float64)).sum() for grad in grads.values()))
-    return file, model, parts, total, aux, maps, grads, norm
+    return file, parts, total, aux, maps, grads, sides, norm
 
 
 def assert_losses(file, prefix, total, aux, norm):
@@ -93,7 +95,7 @@ def assert_losses(file, prefix, total, aux, norm):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_matches(kind):
-    file, _, parts, total, aux, maps, grads, norm = trained(KINDS[kind], kind)
+    file, parts, total, aux, maps, grads, sides, norm = trained(KINDS[kind], kind)
     for level, expected in zip(maps, pyramid(file, "out/train/features/"), strict=True):
         close(level, expected)
     details = aux.details
@@ -131,7 +133,7 @@ def test_training_matches(kind):
     close(np.asarray(drawn.boxes)[first][positive], file["out/train/mask/boxes"])
     np.testing.assert_array_equal(np.asarray(drawn.classes)[first][positive], file["out/train/mask/classes"])
     assert_losses(file, "out/train", total, aux, norm)
-    assert_gradients(parts, grads, file, "out/train/grad/", 1e-3)
+    assert_gradients(parts, grads, file, "out/train/grad/", 1e-3, one_sided=sides)
 
 
 VARIANTS = {"bitmaps": {"bitmaps": True}, "second_image_without_objects": {"empty": (1,)}}
@@ -140,7 +142,7 @@ VARIANTS = {"bitmaps": {"bitmaps": True}, "second_image_without_objects": {"empt
 @pytest.mark.slow
 @pytest.mark.parametrize("what", VARIANTS)
 def test_training_of_other_objects_matches(what):
-    file, _, _, total, aux, _, _, norm = trained(KINDS["mask_rcnn"], "mask_rcnn", **VARIANTS[what])
+    file, _, total, aux, *_, norm = trained(KINDS["mask_rcnn"], "mask_rcnn", **VARIANTS[what])
     assert_losses(file, f"out/train_{what}", total, aux, norm)
 
 

@@ -109,15 +109,19 @@ def test_a_tie_of_the_network_itself_is_no_difference():
     made = as_stablehlo.program(model, "normalized")
     images = verify.pixels(None, made.shape, model.preprocessing)
     run = network(model)
-    # Of two equal patches the one is the last that stays, the other the first that leaves.
-    for image, kept in zip(images, run(pixels(images, model))[1], strict=True):
+    # Of two equal patches of four images the one is the last that stays, the other the first that leaves.
+    for image, kept in zip(images[:4], run(pixels(images, model))[1], strict=False):
         last, first = divmod(int(kept[-1]), 4), divmod(int(np.setdiff1d(np.arange(16), kept)[0]), 4)
         (y, x), (v, u) = last, first
         image[4 * v : 4 * v + 4, 4 * u : 4 * u + 4] = image[4 * y : 4 * y + 4, 4 * x : 4 * x + 4]
-    noise = np.random.default_rng(1).normal(scale=1e-6, size=(8, *made.shape)).astype(np.float32)
+    fed, call = pixels(images, model), jax.jit(made.call)
+    # Rounding decides which of the two stays, so it differs between processors: the first noise that changes a choice.
+    for seed in range(100):
+        noise = np.random.default_rng(seed).normal(scale=1e-6, size=fed.shape).astype(np.float32)
+        other = int((np.sort(call(fed)[1]) != np.sort(run(fed + noise)[1])).any(1).sum())
+        if other:
+            break
     moved = lambda fed: run(jnp.asarray(fed + noise))
-    expected, found = (np.sort(run(fed)[1]) for fed in (pixels(images, model), pixels(images, model) + noise))
-    other = int((expected != found).any(1).sum())
     assert 0 < other <= 4
     assert verify.verify(moved, made, images, model.preprocessing, batches=(8,)).ties == other
 
