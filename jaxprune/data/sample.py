@@ -1,4 +1,4 @@
-"""A small sample of a source, and selected examples of it."""
+"""A small sample of a source, selected examples of it, and its images alone."""
 
 from collections.abc import Sequence
 
@@ -31,6 +31,26 @@ class Picked:
 
     def __getitem__(self, index: int) -> Example:
         return {**self._source[self._places[index]], "index": np.int32(range(len(self))[index])}
+
+
+class Pictures(Picked):
+    """The images of a source alone, without what is known of them.
+
+    >>> from jaxprune.data.scenes import Scenes
+    >>> sorted(Pictures(Scenes(split="train", num_examples=2, image_size=32))[0])
+    ['image', 'index', 'label']
+
+    Args:
+      source: examples with an "image".
+    """
+
+    def __init__(self, source: Source):
+        super().__init__(source, range(len(source)))
+        self.class_names, self.num_classes = (), 0
+
+    def __getitem__(self, index: int) -> Example:
+        example = super().__getitem__(index)
+        return {"image": example["image"], "label": np.int32(-1), "index": example["index"]}
 
 
 class Sample(Picked):

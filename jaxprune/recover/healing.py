@@ -21,9 +21,11 @@ from jaxprune.data.loader import eval_batches, train_batches
 from jaxprune.data.order import Order
 from jaxprune.data.sample import Picked, Sample
 from jaxprune.data.source import Source
+from jaxprune.dense.dtop import DToP
 from jaxprune.errors import UserError
 from jaxprune.files import write_atomically
 from jaxprune.measures.training_images import TrainingImages
+from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
@@ -65,7 +67,7 @@ class Healed(NamedTuple):
     spent: Mapping[str, float] = MappingProxyType({})
 
 
-def recover(fast: Host, images: np.ndarray, *, teacher: Host, minutes: float = 30.0, **settings: Any) -> Host:
+def recover(fast: Any, images: np.ndarray, *, teacher: Any, minutes: float = 30.0, **settings: Any) -> Any:
     """Returns a network under its plan, healed: it learns to say of images what the dense network says of them.
 
     >>> import jaxprune; from flax import nnx
@@ -79,7 +81,7 @@ def recover(fast: Host, images: np.ndarray, *, teacher: Host, minutes: float = 3
     True
 
     Args:
-      fast: the network to heal; it is not changed.
+      fast: the network to heal, a `Host`, or one for segmentation or detection; it is not changed.
       images: unlabelled, pixels from 0 to 255, uint8 (n, h, w, 3), of the teacher's size or larger; a tenth, but at
         most 512, is held out to choose the best weights on.
       teacher: the dense network.
@@ -97,8 +99,8 @@ def recover(fast: Host, images: np.ndarray, *, teacher: Host, minutes: float = 3
 
 
 def heal(
-    student: Host,
-    teacher: Host,
+    student: Any,
+    teacher: Any,
     train: Source,
     held_out: Source,
     settings: Settings,
@@ -111,7 +113,7 @@ def heal(
 
     Args:
       student: the network to heal, under a plan or not; it is not changed.
-      teacher: a dense network, of whatever size and patches.
+      teacher: a dense network, of whatever size and patches; for segmentation or detection if the student is.
       train: unlabelled images.
       held_out: images to choose the best weights on.
       settings: how.
@@ -177,7 +179,7 @@ def heal(
 
 
 def _training_images(
-    student: Host, train: Source, held_out: Source, record: Preprocessing, settings: Settings, steps: int
+    student: Any, train: Source, held_out: Source, record: Preprocessing, settings: Settings, steps: int
 ) -> TrainingImages:
     """The images of the first steps and those to choose by, prepared as for evaluation."""
     order = Order.of_process(len(train), settings.batch_size, 0, 1, settings.seed)
@@ -199,10 +201,22 @@ def _training_images(
 
 def _require_hosts(student: Any, teacher: Any) -> None:
     for name, model in {"network to heal": student, "teacher": teacher}.items():
-        if not isinstance(model, Host):
+        if isinstance(model, DToP):
+            raise UserError(
+                f"The {name} is a DToP, whose tokens leave at its own exits: heal a network with another head, such as "
+                "segvit."
+            )
+        if not isinstance(host_of(model), Host):
             raise UserError(f"The {name} is a {type(model).__name__}, which has no tokens: give a transformer.")
         if model.preprocessing is None:
             raise UserError(f"The {name} does not say how its images are prepared: set its preprocessing.")
+    if isinstance(student, AroundHost) != isinstance(teacher, AroundHost) or (
+        isinstance(student, AroundHost) and len(student.indices) != len(teacher.indices)
+    ):
+        raise UserError(
+            f"The network to heal is a {type(student).__name__} and the teacher a {type(teacher).__name__}, which "
+            "read other maps: give two of one kind."
+        )
 
 
 def set_aside(source: Source, seed: int) -> tuple[Source, Source]:
@@ -282,7 +296,7 @@ def _evaluations(workdir: Path) -> list[dict[str, Any]]:
     return [row for row in read_metrics(workdir) if row["split"] == "eval"]
 
 
-def _filled(model: Host, params: Mapping[str, np.ndarray]) -> Host:
+def _filled(model: Any, params: Mapping[str, np.ndarray]) -> Any:
     """A copy of a network with other parameters."""
     parts = split(model)
     return merge(parts.graph, {name: jnp.asarray(array) for name, array in params.items()}, parts.rest)

@@ -1,14 +1,15 @@
 """Which parameters of a network learn: all, norms and biases, the last blocks, or low-rank changes of its layers."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxprune.errors import UserError, quoted
-from jaxprune.nn.host import Host
+from jaxprune.nn.around_host import AroundHost
+from jaxprune.train.encoder_rates import layers
 
 Params = Mapping[str, jax.Array]
 FORMS = ("all", "norms", "last:K", "lora:R")
@@ -37,7 +38,7 @@ class Learning(NamedTuple):
         return params
 
 
-def learning(text: str, model: Host, params: Params, seed: int = 0) -> Learning:
+def learning(text: str, model: Any, params: Params, seed: int = 0) -> Learning:
     """Returns what learns in a network.
 
     >>> import jaxprune; from flax import nnx; from jaxprune.nn.params import split
@@ -49,7 +50,7 @@ def learning(text: str, model: Host, params: Params, seed: int = 0) -> Learning:
     Args:
       text: "all"; "norms": scales of norms and all biases; "last:K": the last K blocks and what follows them; "lora:R":
         low-rank changes, of rank R, of the matrices in the blocks (Hu et al., 2022).
-      model: the network.
+      model: the network, a `Host` or one around it.
       params: its parameters, by dotted name.
       seed: of the low-rank factors.
 
@@ -59,12 +60,12 @@ def learning(text: str, model: Host, params: Params, seed: int = 0) -> Learning:
     kind, number = parse(text)
     if kind == "lora":
         return _low_rank(model, params, number, seed)
-    layers = model.parameter_layers(params)
-    first = max(layers.values(), default=0) - number
+    layer_of = _layers(model, params)
+    first = max(layer_of.values(), default=0) - number
     learns = {
         "all": lambda name: True,
         "norms": lambda name: params[name].ndim == 1,
-        "last": lambda name: layers[name] >= first,
+        "last": lambda name: layer_of[name] >= first,
     }[kind]
     trained = {name: array for name, array in params.items() if learns(name)}
     if not trained:
@@ -86,12 +87,17 @@ def parse(text: str) -> tuple[str, int]:
     return kind, int(number or 0)
 
 
-def _low_rank(model: Host, params: Params, rank: int, seed: int) -> Learning:
-    behind = max(model.parameter_layers(params).values(), default=0)
-    layers = model.parameter_layers(params)
+def _layers(model: Any, params: Params) -> Mapping[str, int]:
+    """The layer of each parameter."""
+    return layers(model, list(params)) if isinstance(model, AroundHost) else model.parameter_layers(params)
+
+
+def _low_rank(model: Any, params: Params, rank: int, seed: int) -> Learning:
+    layer_of = _layers(model, params)
+    behind = max(layer_of.values(), default=0)
     rng, trained = np.random.default_rng(seed), {}
     for name, array in sorted(params.items()):
-        if array.ndim == 2 and 0 < layers[name] < behind and min(array.shape) > rank:
+        if array.ndim == 2 and 0 < layer_of[name] < behind and min(array.shape) > rank:
             rows, columns = array.shape
             trained[name + _DOWN] = jnp.asarray(rng.normal(0, rows**-0.5, (rows, rank)), array.dtype)
             trained[name + _UP] = jnp.zeros((rank, columns), array.dtype)

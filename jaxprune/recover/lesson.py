@@ -7,7 +7,6 @@ from flax import nnx
 
 from jaxprune import reduction
 from jaxprune.data.augment import random_flip
-from jaxprune.nn.host import Host
 from jaxprune.nn.images import normalize, renormalized
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
@@ -24,7 +23,7 @@ from jaxprune.train.step import FIXED, LossFn
 class Lesson:
     """What a student learns from its teacher: its parameters, and the loss of every step."""
 
-    def __init__(self, student: Host, teacher: Host, settings: Settings):
+    def __init__(self, student: Any, teacher: Any, settings: Settings):
         self.student, self._settings, self._teacher = student, settings, split(teacher)
         self.record = teacher.preprocessing
         self.learning: Learning = learning(settings.trainable, student, split(student).params, settings.seed)
@@ -49,13 +48,13 @@ class Lesson:
         require_same_parameters(student, self._under(plans(0)))
         return ByStep(plans, lambda plan: self.loss(self._under(plan)))
 
-    def _under(self, plan: Plan) -> Host:
+    def _under(self, plan: Plan) -> Any:
         if plan == self.student.plan:
             return self.student
         scorer = None if self.student.pruner is None else self.student.pruner.scorer
         return reduction.apply(self.student, plan, scorer=scorer, rngs=nnx.Rngs(self._settings.seed))
 
-    def loss(self, student: Host) -> LossFn:
+    def loss(self, student: Any) -> LossFn:
         """The loss of the student under a plan."""
         teacher, parts, record, settings = self._teacher, split(student), self.record, self._settings
 
@@ -72,7 +71,7 @@ class Lesson:
         return loss_fn
 
 
-def as_read_by(student: Host, images: jax.Array, record: Preprocessing) -> jax.Array:
+def as_read_by(student: Any, images: jax.Array, record: Preprocessing) -> jax.Array:
     """Images normalised for the teacher, normalised for the student."""
     normalised, target = ((reader.mean, reader.std) for reader in (record, student.preprocessing))
     return images if normalised == target else renormalized(images, normalised, target)

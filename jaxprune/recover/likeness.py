@@ -4,16 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from jaxprune.data.loader import eval_batches
 from jaxprune.data.source import Source
 from jaxprune.evaluate import Averages, Forward, run_over
-from jaxprune.nn.host import Host
 from jaxprune.nn.images import normalize
 from jaxprune.nn.params import merge, split
-from jaxprune.recover.distance import cosine, view
+from jaxprune.recover.distance import likeness, view
 from jaxprune.recover.lesson import as_read_by
 from jaxprune.recover.settings import Settings
 
@@ -21,7 +19,7 @@ from jaxprune.recover.settings import Settings
 class Likeness:
     """Measures how alike a student with some parameters is to its teacher, on held-out images."""
 
-    def __init__(self, student: Host, teacher: Host, held_out: Source, settings: Settings, mesh: Mesh):
+    def __init__(self, student: Any, teacher: Any, held_out: Source, settings: Settings, mesh: Mesh):
         self._student, self._parts, self._teacher, self._mesh = student, split(student), split(teacher), mesh
         self._batches = eval_batches(
             held_out,
@@ -33,7 +31,7 @@ class Likeness:
         self._teacher_record = teacher.preprocessing
 
     def __call__(self, params: Mapping[str, jax.Array]) -> dict[str, float]:
-        """Returns the mean `cosine`, and the `agreement` where both have a head with the same classes."""
+        """Returns the means of `distance.likeness`."""
         arrays = {"student": dict(params), "teacher": self._teacher.params}
         forward = Forward(self._call, arrays)
         (averages,) = run_over(self._batches, {"alike": forward}, [Averages("alike")], self._mesh, desc="held out")
@@ -44,10 +42,4 @@ class Likeness:
         teacher_view = view(merge(self._teacher.graph, arrays["teacher"], self._teacher.rest), images)
         student = merge(self._parts.graph, arrays["student"], self._parts.rest)
         student_view = view(student, as_read_by(self._student, images, self._teacher_record))
-        likeness = {}
-        if student_view.features.shape == teacher_view.features.shape:
-            likeness["cosine"] = cosine(student_view, teacher_view)
-        logits, reference = student_view.logits, teacher_view.logits
-        if logits is not None and reference is not None and logits.shape == reference.shape:
-            likeness["agreement"] = (logits.argmax(-1) == reference.argmax(-1)).astype(np.float32)
-        return likeness
+        return likeness(student_view, teacher_view)

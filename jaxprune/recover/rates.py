@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxprune import reduction
 from jaxprune.errors import UserError
+from jaxprune.nn.around_host import host_of
 from jaxprune.nn.params import split
 from jaxprune.reduction import Plan
 from jaxprune.reduction.parts.step_sizes import Rate
@@ -26,7 +27,7 @@ def eased(model: Any, share: float) -> Plan:
     """
     if share == 1:
         return model.plan
-    depth = len(model.sites(model.preprocessing.sides))
+    depth = len(host_of(model).sites(model.preprocessing.sides))
     steps = zip(model.plan.steps_for(depth), reduction.installed(model), strict=True)
     return Plan(steps=[at.changed(amount=Rate(1 - share * (1 - reducer.step.keep_rate))) for at, reducer in steps])
 

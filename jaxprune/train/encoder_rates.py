@@ -17,8 +17,21 @@ def rate_scales(network: Any, names: Sequence[str], decay: float) -> dict[str, f
       names: dotted names of the network's parameters.
       decay: factor from one layer to the layer below; 0.65 in BEiT, in ViTDet 0.7 for ViT-B and 0.8 for ViT-L.
     """
+    depth = _depth(network.encoder)
+    return layer_scales(layers(network, names), depth, decay)
+
+
+def layers(network: Any, names: Sequence[str]) -> dict[str, int]:
+    """Returns the layer of every parameter: its own within the encoder, that behind the last block everywhere else.
+
+    Args:
+      network, names: see `rate_scales`.
+    """
     encoder = network.encoder
-    depth = len(encoder.sites()) if isinstance(encoder, Host) else 0
     inner = [name.removeprefix(_ENCODER) for name in names if name.startswith(_ENCODER)]
-    layers = {f"{_ENCODER}{name}": layer for name, layer in encoder.parameter_layers(inner).items()}
-    return layer_scales({name: layers.get(name, depth + 1) for name in names}, depth, decay)
+    within = {f"{_ENCODER}{name}": layer for name, layer in encoder.parameter_layers(inner).items()}
+    return {name: within.get(name, _depth(encoder) + 1) for name in names}
+
+
+def _depth(encoder: Any) -> int:
+    return len(encoder.sites()) if isinstance(encoder, Host) else 0

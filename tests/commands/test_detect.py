@@ -280,6 +280,19 @@ def test_evaluate_and_visualize_take_a_detector(trained, tmp_path):
 
 
 @pytest.mark.slow
+def test_it_is_healed_under_a_plan(trained, tmp_path):
+    workdir, summary = trained
+    made = main.load_config(str(ROOT / "configs/recover.py:smoke"))
+    made.update(run=str(workdir), plans=("topk:keep_rate=0.5",), reduction_loc=(0,), rivals=(), learning_rate=1e-3)
+    outcome = commands.find("recover")(made, tmp_path / "healed")
+    assert list(outcome) == ["dense", "topk:keep_rate=0.5, before", "topk:keep_rate=0.5"]
+    assert outcome["dense"].startswith(f"box_AP {summary['box_AP']:.1%}, speed-up 1")
+    (folder,) = (path.parent for path in (tmp_path / "healed").glob("*/healed.safetensors"))
+    assert checkpoints.load_model(folder / "healed.safetensors").plan.steps[0].method == "topk"
+    assert {"cosine before", "cosine after"} <= set(json.loads((folder / "result.json").read_text()))
+
+
+@pytest.mark.slow
 def test_predict_draws_the_objects_that_a_detector_finds(tmp_path, monkeypatch):
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2, "features": 8, "hidden": 8}
     counts = {"before_nms": (16, 16), "after_nms": (8, 8), "max_detections": 3, "min_score": 0.0}

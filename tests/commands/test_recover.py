@@ -105,6 +105,7 @@ def test_what_is_healed_is_not_healed_again(run_directory):
     ("changes", "message"),
     [
         ({"rivals": ("depth=some",)}, "needs a whole number above 0"),
+        ({"rivals": ("img_size=8x0",)}, "needs a whole number above 0"),
         ({"rivals": ("nowhere",)}, "no run directory or file nowhere"),
         ({"plans": ()}, "are empty: give a plan"),
         ({"minutes": 0.0}, "are both 0"),

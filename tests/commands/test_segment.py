@@ -247,6 +247,24 @@ def test_evaluate_is_the_test_of_the_run_and_visualize_draws_it(trained, tmp_pat
 
 
 @pytest.mark.slow
+def test_it_is_healed_under_a_plan_and_tested_before_and_after(trained, tmp_path):
+    workdir, summary = trained
+    made = main.load_config(str(CONFIGS.parent / "recover.py:smoke"))
+    made.update(run=str(workdir), plans=("tome:r=4",), reduction_loc=(), rivals=("auto",), learning_rate=1e-3)
+    outcome = commands.find("recover")(made, tmp_path / "healed")
+    names = ["dense", "tome:r=4, before", "tome:r=4", "img_size=24, before", "img_size=24"]
+    assert list(outcome) == names and outcome["dense"].startswith(f"miou {summary['miou']:.1%}, agreement 100.0%")
+    page = (tmp_path / "healed/report.html").read_text()
+    for word in ("Test of a segmentation network", "Healed under its plans", "for the same time: img_size=24"):
+        assert word in page, word
+    healed = checkpoints.load_model(tmp_path / "healed/tome-r=4/healed.safetensors")
+    assert healed.plan.text == "tome:r=4" and healed.num_classes == 11 and healed.training_images is not None
+    for changes, message in (({"num_images": 3}, "num_images out"), ({"keep_rates": (0.5, 0.7)}, "keep_rates out")):
+        with pytest.raises(UserError, match=message):
+            commands.find("recover")(type(made)({**made.to_dict(), **changes}), tmp_path)
+
+
+@pytest.mark.slow
 def test_a_picture_is_segmented_as_the_run_tests(tmp_path):
     """By windows, mirrored too: the classes are those of the test; under a plan they differ."""
     made = config("ade20k.py:smoke", batch_size=2, steps=2)

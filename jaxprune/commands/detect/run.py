@@ -1,6 +1,7 @@
 """Trains a detector and tests it; or tests a trained one, dense and under plans."""
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from jaxprune.evaluate.detection import DetectionOutcome, measure
 from jaxprune.measures.average_precision import library
 from jaxprune.measures.detection_matches import at_overlap, interval
 from jaxprune.nn.params import Split, merge
+from jaxprune.reduction import DENSE
 from jaxprune.train.detection_optimizer import decays, warmup_steps
 from jaxprune.train.encoder_rates import rate_scales
 from jaxprune.train.optimizer import adamw
@@ -33,7 +35,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Trains a detector or tests one; writes checkpoints, metrics, `classes.csv` and a report to `workdir`."""
     library()  # before hours of training, and not after them
     if config.detector:
-        return _test(config, workdir)
+        return test(config, workdir)
     if summary := begin(config, workdir):
         return summary
     training = _training(config, workdir)
@@ -41,7 +43,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     parts, params, frozen = dense_networks.learner(config, network, workdir, training.train.class_names)
     truth = Truth.of(training.held_out)
 
-    def test(state: TrainState, last: bool) -> DetectionOutcome:
+    def outcome(state: TrainState, last: bool) -> DetectionOutcome:
         arrays = {"model": (parts, {**frozen, **state.params})}
         return measured(config, arrays, training.held_out, truth, training.mesh, last)["model"]
 
@@ -49,7 +51,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
         newest.clear()
-        newest[step] = test(state, step == training.steps.total)
+        newest[step] = outcome(state, step == training.steps.total)
         writer.metrics(step, "eval", _metrics(newest[step]))
 
     result = training.fit(
@@ -63,7 +65,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return stopped
     at_end = newest.get(result.step)
     if at_end is None or not at_end.matches:
-        at_end = test(result.state, True)
+        at_end = outcome(result.state, True)
     about = {"plan": dense_networks.plan_text(network), "classes": training.train.num_classes}
     summary = {**training.outcome(result), **_scores(at_end), **about}
     summary["parameters"] = sum(int(x.size) for x in parts.params.values())
@@ -173,15 +175,20 @@ def _scores(outcome: DetectionOutcome) -> dict[str, Any]:
     return scores
 
 
-def _test(config: Config, workdir: Path) -> dict[str, Any]:
-    """Tests the network of `config.detector`, and the same under plans."""
+def test(config: Config, workdir: Path, others: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Tests the network of `config.detector`, and the same under plans.
+
+    Args:
+      others: networks to test beside it, by name, instead of those under plans.
+    """
     network, class_names = networks.trained(config)
     config = networks.with_recorded(config, network)
     if network.mask_head is None:
         config.data.masks = "none"
     source = inputs.source(config, "eval")
     inputs.require_same_classes(class_names, source, config.detector)
-    truth, by_plan = Truth.of(source), dense_networks.under_plans(config, network)
+    truth = Truth.of(source)
+    by_plan = dense_networks.under_plans(config, network) if others is None else {DENSE: network, **others}
     arrays = dense_networks.arrays(by_plan)
     sizes = {name: detector.preprocessing.img_size for name, detector in by_plan.items()}
     return dense_networks.conclude_test(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxprune.commands.recover.pictures import Difference
+from jaxprune.commands.recover.students import Healing
 from jaxprune.commands.shared import plans_page, reporting
 from jaxprune.evaluate.collectors.kept import KeptPatches
 from jaxprune.measures.intervals import Interval
@@ -65,12 +66,7 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
         if comparison.by_features
         else ""
     )
-    section.text(
-        f"Each contestant learned {f'for {minutes:g} minutes ' if minutes else ''}to say of unlabelled images what the "
-        "dense network says of them; its weights are those of its best look at a tenth of the training images, the "
-        "first of which came before the first step. The "
-        f"table is of {rows[0].images} other images.{classes}"
-    )
+    section.text(f"{_learned(minutes)} The table is of {rows[0].images} other images.{classes}")
     if comparison.fair:
         section.text(
             f"Rivals at about the FLOPs of the plans, healed for the same time: {', '.join(comparison.fair)}. A plan "
@@ -81,13 +77,7 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
         section.note(
             f"Not compared: {' and '.join(missing)}. Without them nobody knows whether a plan pays.", "warning"
         )
-    unchanged = [name for name, result in comparison.results.items() if result.get("best step") == 0]
-    if unchanged:
-        section.note(
-            f"Not healed: {', '.join(unchanged)}. No look was closer to the dense network than the first, so the "
-            "weights stay as they were: give a lower --config.learning_rate, or more time.",
-            "warning",
-        )
+    not_healed(section, comparison.results)
     caption = (
         f"Agreement with the dense network, and accuracy: {spread.BRACKETS}. Differences from dense are paired by "
         "image. Speed-up over the dense network: median, and range over the rounds, all timed in turns."
@@ -99,13 +89,7 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
     if series:
         plot = plots.scatter_plot(series, "measured speed-up", value, pareto=("max", "max"), shares=True)
         section.figure(plot, f"{_finding(rows, value)}{plots.cut_note(plot)}")
-    for measure in ("agreement", "cosine"):
-        curves = {name: _curve(folder, measure, comparison.results.get(name, {})) for name, folder in folders.items()}
-        curves = {name: curve for name, curve in curves.items() if len(curve[0]) > 1}
-        if curves:
-            plot = plots.line_plot(curves, xlabel="step", ylabel=measure)
-            subject = {"agreement": "predictions", "cosine": "features"}[measure]
-            section.figure(plot, f"Likeness of the {subject} to the dense network's, on the images to choose by.")
+    likeness(section, folders, comparison.results)
     if comparison.rates:
         section.section("Before and after, by keep rate").table(
             comparison.rates, caption=f"The same file at every keep rate that it was healed for. {spread.BRACKETS}."
@@ -116,6 +100,56 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
         section.text("Images on which a healed network still differs from the dense one:")
         captions = [_classes(difference, comparison.class_names) for difference in comparison.differences]
         section.gallery([upscale(difference.image) for difference in comparison.differences], captions)
+
+
+def describe_healing(section: Section, healing: Healing, *, minutes: float) -> None:
+    """Adds how networks were healed, whose comparison stands elsewhere, to a section of a report.
+
+    Args:
+      minutes: that each was healed for.
+    """
+    section.text(
+        f"{_learned(minutes)} The table of the test has each before and after. An image size is that of a network "
+        "with the head of the dense one."
+    )
+    if healing.fair:
+        section.text(
+            f"Image sizes at about the FLOPs of the plans, healed for the same time: {', '.join(healing.fair)}."
+        )
+    not_healed(section, healing.results)
+    likeness(section, healing.folders, healing.results)
+    reporting.wall_clocks(section, healing.results)
+
+
+def _learned(minutes: float) -> str:
+    """What the networks of a comparison learned."""
+    return (
+        f"Each contestant learned {f'for {minutes:g} minutes ' if minutes else ''}to say of unlabelled images what the "
+        "dense network says of them; its weights are those of its best look at a tenth of the training images, the "
+        "first of which came before the first step."
+    )
+
+
+def not_healed(section: Section, results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Warns of networks that stay as they were."""
+    unchanged = [name for name, result in results.items() if result.get("best step") == 0]
+    if unchanged:
+        section.note(
+            f"Not healed: {', '.join(unchanged)}. No look was closer to the dense network than the first, so the "
+            "weights stay as they were: give a lower --config.learning_rate, or more time.",
+            "warning",
+        )
+
+
+def likeness(section: Section, folders: Mapping[str, Path], results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Draws how each network came closer to the dense one."""
+    for measure in ("agreement", "cosine"):
+        curves = {name: _curve(folder, measure, results.get(name, {})) for name, folder in folders.items()}
+        curves = {name: curve for name, curve in curves.items() if len(curve[0]) > 1}
+        if curves:
+            plot = plots.line_plot(curves, xlabel="step", ylabel=measure)
+            subject = {"agreement": "predictions", "cosine": "features"}[measure]
+            section.figure(plot, f"Likeness of the {subject} to the dense network's, on the images to choose by.")
 
 
 def _classes(difference: Difference, class_names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from jaxprune.commands.shared import inspection, several_networks, train_first
 from jaxprune.commands.shared.settings import number, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.errors import UserError
-from jaxprune.open.rivals import AUTO, CHANGES
+from jaxprune.open.rivals import AUTO, CHANGES, IMG_SIZE
 from jaxprune.recover.learning import parse
 
 
@@ -72,11 +72,13 @@ def check_rival(text: str, name: str) -> None:
         return
     if change not in CHANGES:
         several_networks.check_name(text, name)
-    elif not value.isdigit() or not int(value):
+        return
+    sides = value.split("x") if change == IMG_SIZE else [value]
+    if len(sides) > 2 or not all(side.isdigit() and int(side) for side in sides):
         raise UserError(f"{name}={text!r} needs a whole number above 0: write for example {change}=9.")
 
 
-def healing(config: Config, *, plain: bool = False) -> recover.Settings:
+def settings_of(config: Config, *, plain: bool = False) -> recover.Settings:
     """How networks are healed.
 
     Args:

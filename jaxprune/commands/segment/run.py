@@ -1,6 +1,7 @@
 """Trains a segmentation network and tests it; or tests a trained one, dense and under plans."""
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from jaxprune.evaluate.segmentation.measure import measure
 from jaxprune.measures.segmentation import intervals, scores
 from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split, variables
+from jaxprune.reduction import DENSE
 from jaxprune.train.poly_schedule import warmup_poly
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import LossFn
@@ -37,7 +39,7 @@ from jaxprune.train.writer import Writer
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Trains a network or tests one; writes checkpoints, metrics, `confusion.csv` and a report to `workdir`."""
     if config.segmenter:
-        return _test(config, workdir)
+        return test(config, workdir)
     if summary := begin(config, workdir):
         return summary
     training = _training(config, workdir)
@@ -196,13 +198,17 @@ def _timed_images(config: Config, source: Any, by_plan: dict[str, Any]) -> Any:
     return of_source(config, source)
 
 
-def _test(config: Config, workdir: Path) -> dict[str, Any]:
-    """Tests the network of `config.segmenter`, and the same under plans."""
+def test(config: Config, workdir: Path, others: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Tests the network of `config.segmenter`, and the same under plans.
+
+    Args:
+      others: networks to test beside it, by name, instead of those under plans.
+    """
     network, class_names = networks.trained(config)
     config = networks.with_recorded(config, network)
     source = inputs.source(config, "eval")
     shared_inputs.require_classes(source, len(class_names), config.segmenter)
-    by_plan = dense_networks.under_plans(config, network)
+    by_plan = dense_networks.under_plans(config, network) if others is None else {DENSE: network, **others}
     arrays, mesh = dense_networks.arrays(by_plan), shared_inputs.mesh(config)
     sizes = {name: segmenter.preprocessing.img_size for name, segmenter in by_plan.items()}
     return dense_networks.conclude_test(
