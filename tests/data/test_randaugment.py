@@ -151,31 +151,25 @@ class OddSizes:
         return {"image": odd_image(index), "label": np.int32(0), "index": np.int32(index)}
 
 
-def recipes():
-    paths = sorted(CONFIGS.rglob("[!_]*.py"))
-    return [str(path.relative_to(CONFIGS)) for path in paths if main.load_config(str(path)).task == "finetune"]
-
-
 @pytest.mark.slow
-def test_recipes_with_randaugment_are_found():
-    augmented = {path for path in recipes() if main.load_config(str(CONFIGS / path)).data.randaugment}
+def test_fine_tuning_recipes_augment_for_two_thousand_steps():
+    configs = {str(path.relative_to(CONFIGS)): main.load_config(str(path)) for path in CONFIGS.rglob("[!_]*.py")}
+    recipes = {path: config.data for path, config in configs.items() if config.task == "finetune"}
+    augmented = {path for path, data in recipes.items() if data.randaugment}
     assert {"mim/imagenet_finetune.py", "reduction/imagenet.py", "reduction/coco.py"} <= augmented
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", recipes())
-def test_a_fine_tuning_recipe_augments_for_two_thousand_steps(path):
-    data = main.load_config(str(CONFIGS / path)).data
-    batches = train_batches(
-        OddSizes(),
-        batch_size=6,
-        preprocessing=Preprocessing((32, 32), interpolation=data.interpolation),
-        seed=0,
-        crop=data.crop,
-        scale=tuple(data.crop_scale),
-        repeats=data.repeats,
-        randaugment=data.randaugment,
-        cutout=data.cutout,
-    )
-    for _ in range(2_000):
-        assert next(batches)["image"].shape == (6, 32, 32, 3)
+    names = ("interpolation", "crop", "crop_scale", "repeats", "randaugment", "cutout")
+    of = lambda data: tuple(tuple(data[name]) if name == "crop_scale" else data[name] for name in names)
+    for interpolation, crop, scale, repeats, randaugment, cutout in set(map(of, recipes.values())):
+        batches = train_batches(
+            OddSizes(),
+            batch_size=6,
+            preprocessing=Preprocessing((32, 32), interpolation=interpolation),
+            seed=0,
+            crop=crop,
+            scale=scale,
+            repeats=repeats,
+            randaugment=randaugment,
+            cutout=cutout,
+        )
+        for _ in range(2_000):
+            assert next(batches)["image"].shape == (6, 32, 32, 3)
