@@ -135,22 +135,22 @@ def likeness(student: View, teacher: View) -> dict[str, Float[Array, "b"]]:
     return alike
 
 
-def _alike(values: Array | None, others: Array | None) -> bool:
+def _alike(values: Array | None, target: Array | None) -> bool:
     """Whether both are there and have one width."""
-    return values is not None and others is not None and values.shape[-1] == others.shape[-1]
+    return values is not None and target is not None and values.shape[-1] == target.shape[-1]
 
 
-def _on_grid_of(values: Array, others: Array) -> Array:
+def _on_grid_of(values: Array, target: Array) -> Array:
     """Another map, (b, rows, columns, d), resized to the size of the first; vectors as they are."""
-    if values.ndim != 4 or values.shape[1:3] == others.shape[1:3]:
-        return others
-    return resize(others, (values.shape[1], values.shape[2]), "bilinear", antialias=True)
+    if values.ndim != 4 or values.shape[1:3] == target.shape[1:3]:
+        return target
+    return resize(target, (values.shape[1], values.shape[2]), "bilinear", antialias=True)
 
 
-def _cosine(values: Array, others: Array) -> Float[Array, "..."]:
-    values, others = values.astype(jnp.float32), others.astype(jnp.float32)
-    norms = jnp.linalg.norm(values, axis=-1) * jnp.linalg.norm(others, axis=-1)
-    return (values * others).sum(-1) / jnp.maximum(norms, 1e-12)
+def _cosine(values: Array, target: Array) -> Float[Array, "..."]:
+    values, target = values.astype(jnp.float32), target.astype(jnp.float32)
+    norms = jnp.linalg.norm(values, axis=-1) * jnp.linalg.norm(target, axis=-1)
+    return (values * target).sum(-1) / jnp.maximum(norms, 1e-12)
 
 
 def _relative(values: Array, target: Array, where: Array | bool = True) -> Float[Array, ""]:

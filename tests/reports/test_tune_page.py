@@ -9,8 +9,9 @@ from written_pages import read_csv
 
 from jaxprune.bench.timing import OverRounds
 from jaxprune.commands.tune import page
-from jaxprune.tune import Bound, Settings, tuning
+from jaxprune.tune import Bound, Settings
 from jaxprune.tune.cost_table import Cost, CostTable, Part
+from jaxprune.tune.decision import decision
 from jaxprune.tune.loss_kinds import ClassLoss
 from jaxprune.tune.pareto_testing import fixed_sequence, of_errors
 from jaxprune.tune.tuned import SMALLER, Row, Tuned
@@ -152,7 +153,7 @@ def choice(errors, bound, seconds=(0.03, 0.025, 0.016)):
     counting = SimpleNamespace(test=lambda plan, bound, delta: of_errors(counts[plan.name], 100, bound.risk, delta))
     taken = {"dense": timed(0.04), **{name: timed(median) for name, median in zip(names, seconds, strict=True)}}
     plans = [SimpleNamespace(name=name, members=()) for name in names]
-    best, why, tests = tuning._decision(plans, taken, counting, bound, Settings(batch_size=8, delta=0.1))
+    best, why, tests = decision(plans, taken, counting, bound, Settings(batch_size=8, delta=0.1))
     return best and best.name, why, list(tests)
 
 

@@ -113,8 +113,8 @@ def test_a_tuning_counts_copies_once_and_says_so(monkeypatch):
     images = pictures(24, 16)
     settings = Settings(methods=("topk",), places=((1,),), kept=(0.75, 0.5), rounds=1, limit=2, most_tested=1)
     seen = []
-    losses = tuning._Losses
-    monkeypatch.setattr(tuning, "_Losses", lambda *a: seen.append(a[2]) or losses(*a))
+    losses = tuning.Losses
+    monkeypatch.setattr(tuning, "Losses", lambda *a: seen.append(a[2]) or losses(*a))
     once = tune(model, images, bound=Bound("agreement", 0.3), settings=settings)
     assert "copies" not in once.why and sorted(np.concatenate(seen[0])) == list(range(24))
     tuned = tune(model, np.concatenate([images] * 4), bound=Bound("agreement", 0.3), settings=settings)

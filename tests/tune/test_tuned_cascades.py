@@ -17,12 +17,13 @@ from jaxprune.nn.params import jitted
 from jaxprune.open.gallery import TEMPERATURE, gallery_kernel
 from jaxprune.open.rivals import rival
 from jaxprune.reduction import Plan
-from jaxprune.tune import Bound, Settings, cascade_candidates, tune, tuning
+from jaxprune.tune import Bound, Settings, cascade_candidates, tune
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cascade_candidates import Exits
 from jaxprune.tune.cost_table import Cost
 from jaxprune.tune.halves import Halves
 from jaxprune.tune.loss_kinds import ClassLoss
+from jaxprune.tune.losses import Losses
 from jaxprune.tune.store import Store
 
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 3, "num_heads": 2}
@@ -145,7 +146,7 @@ def losses_of(answers, bound, neighbours):
         return {"values": answers[desc.partition(",")[0]][numbers], "label": np.full(len(numbers), -1)}
 
     kind.answers = stored
-    return tuning._Losses(kind, dense, Halves(*np.split(np.arange(count), 2)), Store())
+    return Losses(kind, dense, Halves(*np.split(np.arange(count), 2)), Store())
 
 
 def test_the_risk_of_retrieval_is_that_the_neighbours_differ():
@@ -191,7 +192,7 @@ def test_the_risk_is_against_the_dense_network_or_labels(kind, errors):
         return {"values": classes[desc.partition(",")[0]][numbers], "label": labels[numbers], "sure": sure[numbers]}
 
     loss.answers = stored
-    losses = tuning._Losses(loss, dense, Halves(*np.split(np.arange(20), 2)), Store())
+    losses = Losses(loss, dense, Halves(*np.split(np.arange(20), 2)), Store())
     candidate = Candidate(
         *("c", "cascade", (), 1.0, None, Cost(1.0, 1.0), ""), (PLANNED, DENSE), (0.5, EVERYBODY), (1.0, 0.5)
     )
@@ -253,9 +254,9 @@ def test_smaller_members_see_the_images_of_the_dense_network_resized(monkeypatch
         yield {"image": shown[numbers][:, :side, :side], "label": np.full(len(numbers), -1)}
 
     made = []
-    exits = tuning._Losses.exits
+    exits = Losses.exits
     note = lambda self, members, **options: made.append((members, exits(self, members, **options))) or made[-1][1]
-    monkeypatch.setattr(tuning._Losses, "exits", note)
+    monkeypatch.setattr(Losses, "exits", note)
     settings = dataclasses.replace(QUICK, kept=(0.5, 0.25))
     tune(network, at, bound=Bound("agreement", 0.3), settings=settings, num_images=40)
     members, of_members = made[0]

@@ -20,6 +20,7 @@ from jaxprune.reduction import Plan
 from jaxprune.tune import Bound, Settings, blockwise, cost_table, loss_kinds, tune, tuning, whole_networks
 from jaxprune.tune.candidates import Candidate, candidates, published
 from jaxprune.tune.cost_table import Cost
+from jaxprune.tune.shown import batches_of
 from jaxprune.tune.smaller_network import next_smaller
 from jaxprune.tune.store import Store
 
@@ -234,7 +235,7 @@ def test_smaller_images_win_where_no_plan_is_cheaper(classifier, counting_device
 
 def test_an_array_is_shown_smaller_as_pixels(classifier):
     """Floating-point images would count as normalised."""
-    (batch,) = tuning._batches_of(images(3), None)(np.arange(3), classifier.preprocessing.with_size(12))
+    (batch,) = batches_of(images(3), None)(np.arange(3), classifier.preprocessing.with_size(12))
     assert batch["image"].dtype == np.uint8 and batch["image"].shape == (3, 12, 12, 3)
     assert abs(batch["image"].mean() - images(3).mean()) < 2
 

@@ -175,11 +175,11 @@ def _scores(outcome: DetectionOutcome) -> dict[str, Any]:
     return scores
 
 
-def test(config: Config, workdir: Path, others: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def test(config: Config, workdir: Path, rivals: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Tests the network of `config.detector`, and the same under plans.
 
     Args:
-      others: networks to test beside it, by name, instead of those under plans.
+      rivals: networks to test beside it, by name, instead of those under plans.
     """
     network, class_names = networks.trained(config)
     config = networks.with_recorded(config, network)
@@ -188,7 +188,7 @@ def test(config: Config, workdir: Path, others: Mapping[str, Any] | None = None)
     source = inputs.source(config, "eval")
     inputs.require_same_classes(class_names, source, config.detector)
     truth = Truth.of(source)
-    by_plan = dense_networks.under_plans(config, network) if others is None else {DENSE: network, **others}
+    by_plan = dense_networks.under_plans(config, network) if rivals is None else {DENSE: network, **rivals}
     arrays = dense_networks.arrays(by_plan)
     sizes = {name: detector.preprocessing.img_size for name, detector in by_plan.items()}
     return dense_networks.conclude_test(

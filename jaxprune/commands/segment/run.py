@@ -198,17 +198,17 @@ def _timed_images(config: Config, source: Any, by_plan: dict[str, Any]) -> Any:
     return of_source(config, source)
 
 
-def test(config: Config, workdir: Path, others: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def test(config: Config, workdir: Path, rivals: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Tests the network of `config.segmenter`, and the same under plans.
 
     Args:
-      others: networks to test beside it, by name, instead of those under plans.
+      rivals: networks to test beside it, by name, instead of those under plans.
     """
     network, class_names = networks.trained(config)
     config = networks.with_recorded(config, network)
     source = inputs.source(config, "eval")
     shared_inputs.require_classes(source, len(class_names), config.segmenter)
-    by_plan = dense_networks.under_plans(config, network) if others is None else {DENSE: network, **others}
+    by_plan = dense_networks.under_plans(config, network) if rivals is None else {DENSE: network, **rivals}
     arrays, mesh = dense_networks.arrays(by_plan), shared_inputs.mesh(config)
     sizes = {name: segmenter.preprocessing.img_size for name, segmenter in by_plan.items()}
     return dense_networks.conclude_test(

@@ -1,0 +1,52 @@
+"""The images of a tuning: an array, a function that shows them by index, or images with label maps."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxprune.dense import Segmenter
+from jaxprune.errors import UserError
+from jaxprune.evaluate import Batch
+from jaxprune.ops.resize import resize
+from jaxprune.preprocessing import Preprocessing
+from jaxprune.tune import blockwise
+from jaxprune.tune.pixel_images import PixelImages
+
+# Indices of images -> batches with `image`, and `label`; with `record=`, prepared for a network on smaller images.
+Show = Callable[..., Iterable[Batch]]
+
+
+def shown(
+    model: Any, images: np.ndarray | Show | PixelImages, labels: np.ndarray | None, num_images: int | None
+) -> tuple[Show | PixelImages, int]:
+    """What shows the images of a tuning, and their number."""
+    if not isinstance(model, Segmenter):
+        return (images, num_images or 0) if callable(images) else (batches_of(images, labels), len(images))
+    if not callable(images):
+        images = PixelImages.of_arrays(images, labels, model)
+    if not isinstance(images, PixelImages):
+        raise UserError(
+            f"A {type(model).__name__} classifies pixels: give an array of images (n, h, w, 3), or tune.PixelImages."
+        )
+    return images, len(images)
+
+
+def batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:
+    """What shows an array of images, (n, h, w, 3), with a label each, -1 without any."""
+    classes = np.full(len(images), -1, np.int32) if labels is None else np.asarray(labels)
+
+    def show(numbers: np.ndarray, record: Preprocessing | None = None) -> Iterable[Batch]:
+        batch = blockwise.evaluation_batch()
+        for start in range(0, len(numbers), batch):
+            rows = numbers[start : start + batch]
+            pictures = np.asarray(images[rows])
+            if record is not None:
+                pixels = jnp.asarray(pictures, jnp.float32)
+                # Of an integer dtype: floating-point images count as normalised.
+                smaller = np.asarray(resize(pixels, record.sides, "bicubic", antialias=True))
+                pictures = np.rint(smaller).clip(0, 255).astype(np.uint8)
+            yield {"image": pictures, "label": classes[rows]}
+
+    return show
