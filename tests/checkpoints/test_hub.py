@@ -125,6 +125,7 @@ def same(found, expected):
         np.testing.assert_array_equal(variables(found)[name][...], variable[...], err_msg=name)
 
 
+@pytest.mark.slow
 def test_what_is_pushed_comes_back(server, tmp_path):
     model = network()
     address = push_to_hub(model, REPOSITORY, license="apache-2.0", measured=row(model), token="hf_test")
@@ -137,6 +138,7 @@ def test_what_is_pushed_comes_back(server, tmp_path):
     same(from_pretrained(REPOSITORY, cache_dir=tmp_path / "fetched", local_files_only=True), model)
 
 
+@pytest.mark.slow
 def test_a_file_or_a_run_is_pushed_with_its_classes(server, tmp_path):
     path = tmp_path / "fast.safetensors"
     save_model(network(), path, class_names=("a", "b", "c"))

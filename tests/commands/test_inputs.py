@@ -36,6 +36,7 @@ def test_a_folder_without_splits_is_divided_by_the_data_settings_of_its_run(tmp_
     np.testing.assert_array_equal(seen.columns["image"], held_out.columns["image"])
 
 
+@pytest.mark.slow
 def test_a_convnet_sees_small_images_enlarged_in_fine_tuning_as_in_pruning(monkeypatch):
     monkeypatch.setitem(resnet.DEPTHS, "resnet_tiny", (False, (1, 1)))
     config = finetune.defaults()

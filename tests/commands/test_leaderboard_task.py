@@ -20,6 +20,7 @@ CONFIG = Path(__file__).parent.parent.parent / "configs" / "leaderboard.py"
 HOLD = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print(1); input()"
 
 
+@pytest.mark.slow
 def test_a_second_measurement_in_the_same_directory_is_refused_and_no_row_is_lost(tmp_path, monkeypatch):
     task = importlib.import_module("jaxprune.commands.leaderboard.run")
     config = main.load_config(f"{CONFIG}:smoke")

@@ -129,6 +129,7 @@ def test_every_task_opens_a_classifier_in_the_same_words(name, trained):
         networks.classifier(config)
 
 
+@pytest.mark.slow
 def test_the_card_and_not_the_config_says_how_images_are_prepared(trained):
     config = main.load_config(str(CONFIGS / "evaluate.py"))
     assert inputs.preprocessing(inputs.with_data_of(trained, RECORD, config)) == RECORD

@@ -13,7 +13,7 @@ import pytest
 import tensorflow_datasets as tfds
 from flax import nnx
 from PIL import Image
-from support import golden
+from support import golden, slow_but
 
 from jaxprune import checkpoints, commands, dynamic, flops, main, models, reduction
 from jaxprune.checkpoints.build import build
@@ -250,6 +250,7 @@ def test_only_the_last_blocks_train(dense, tmp_path):
         optimizer.frozen_names(dict.fromkeys(before, 0), 2, 3)
 
 
+@pytest.mark.slow
 def test_predict_names_the_class_and_draws_a_picture(runs, tmp_path):
     workdir, _ = runs
     Image.fromarray(np.full((50, 40, 3), 99, np.uint8)).save(tmp_path / "grey.png")
@@ -408,9 +409,14 @@ def test_a_run_directory_loads_as_a_model_in_one_line(runs):
 SIZES: dict[str, int] = {}  # of networks that are built; several configs have the same
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("[!_]*.py")), ids=lambda p: str(p.relative_to(CONFIGS)))
+# Their networks take seconds to describe.
+HEAVY = {"ranking/proposal.py", "dynamic/dyn_perceiver.py", "dynamic/dvt.py", "dynamic/laudnet.py", "mim/pixio.py"}
+PATHS = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("[!_]*.py"))
+
+
+@pytest.mark.parametrize("path", slow_but(set(PATHS) - HEAVY, PATHS))
 def test_every_config_builds_its_networks_abstractly(path):
-    config = main.load_config(str(path))
+    config = main.load_config(str(CONFIGS / path))
     for phase in (config, *(config[name] for name in ("pretrain", "finetune") if name in config)):
         for kind in ("mim", "model"):
             # What inspects a network names none by default.

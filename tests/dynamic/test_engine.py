@@ -64,6 +64,7 @@ def test_held_rows_fill_batches(cascade, images, expected):
     assert full == (exits > 0).sum() // 8
 
 
+@pytest.mark.slow
 def test_the_order_of_a_stream_changes_no_result(cascade, images, expected):
     logits, thresholds, exits = expected
     engine = dynamic.Engine(cascade, thresholds, batch_size=8, remainder="hold")
@@ -112,6 +113,7 @@ def test_compilations_are_noticed():
     assert len(seconds) == 1
 
 
+@pytest.mark.slow
 def test_an_engine_that_failed_within_a_stream_goes_on(cascade, images, expected):
     _, thresholds, exits = expected
     engine = dynamic.Engine(cascade, thresholds, batch_size=8, buckets=(8,))

@@ -229,6 +229,7 @@ def test_what_cannot_work_is_refused(arguments, message):
         dynamic.create("laudnet", **{**SIZES, **arguments}, rngs=nnx.Rngs(0))
 
 
+@pytest.mark.slow
 def test_noise_of_another_shape_is_refused():
     model = dynamic.create("laudnet", **SIZES, rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="gate 1 is of shape"):

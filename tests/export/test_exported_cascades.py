@@ -84,6 +84,7 @@ def test_onnx_agrees_with_the_engine(cascade, tmp_path, monkeypatch):
     agree(cascade, tmp_path / "onnx", monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_segment_takes_only_what_it_needs():
     """Of the state that goes through a network, files pass what a later one reads, under one name each."""
     segments = [segment.program for segment in segment_programs(tiny("dyn_perceiver"))]

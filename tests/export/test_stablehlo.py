@@ -88,6 +88,7 @@ class Whole:
         return self.data
 
 
+@pytest.mark.slow
 def test_rows_that_differ_are_refused_unless_the_network_itself_cannot_decide(pruned):
     model, _, _ = pruned
     made = as_stablehlo.program(model, "uint8")

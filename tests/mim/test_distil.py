@@ -98,6 +98,7 @@ def test_features_before_the_final_norm():
     assert not np.allclose(normed[0], raw[0])
 
 
+@pytest.mark.slow
 def test_every_parameter_of_the_student_learns_and_none_of_the_teacher():
     parts, images = split(distil(norm=True)), pictures()
     loss = lambda params: merge(parts.graph, params, parts.rest)(images)[0]
@@ -150,6 +151,7 @@ def test_nothing_thrown_is_the_same_to_the_bit():
     assert call(full, images)[0] == call(progressive, images)[0]
 
 
+@pytest.mark.slow
 def test_stored_features_may_stand_for_the_teacher():
     model, images = distil(), pictures()
     feature, cls = quickly(model, lambda model, images: model.teach(images))(images)

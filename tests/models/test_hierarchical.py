@@ -306,6 +306,7 @@ def test_mask_block_is_for_four_stages():
         reduction.apply(swin(), Plan("from_scores", 0.5, mask_block=7), scorer=scoring.create("centre", grid=(16, 16)))
 
 
+@pytest.mark.slow
 def test_files_of_swins_own_repository_stand_for_timms():
     first, second = swin(), swin()
     upstream = {}

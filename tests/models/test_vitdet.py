@@ -113,6 +113,7 @@ def test_all_rows_in_another_order_change_nothing(name):
         close(found, expected)
 
 
+@pytest.mark.slow
 def test_merged_rows_have_no_place_in_windows():
     model = models.create("vitdet", **TINY, window_size=3, global_blocks=(1, 3), rngs=nnx.Rngs(0))
     images = jnp.zeros((1, 32, 32, 3))

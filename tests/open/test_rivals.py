@@ -27,6 +27,7 @@ def test_a_segmentation_network_at_another_size_has_its_weights_and_resampled_po
     assert abstract_rival(model, (24, 40)).encoder.grid == (3, 5)
 
 
+@pytest.mark.slow
 def test_windows_with_relative_positions_keep_their_tables_at_another_size(tmp_path):
     sizes = {**SIZES, "img_size": 48, "pretrain_img_size": 32, "window_size": 2}
     model = dense.create("linear", encoder="vitdet", num_classes=3, **sizes, rngs=nnx.Rngs(0))

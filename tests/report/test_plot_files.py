@@ -12,6 +12,7 @@ def names(path):
     return sorted(file.name for file in (path.parent / "plots").iterdir())
 
 
+@pytest.mark.slow
 def test_plots_are_named_by_section_and_axes(tmp_path):
     path, report = tmp_path / "run" / "report.html", Report("r")
     section = report.section("Training")
@@ -26,6 +27,7 @@ def test_plots_are_named_by_section_and_axes(tmp_path):
     assert {file.name: file.read_bytes() for file in (path.parent / "plots").iterdir()} == before
 
 
+@pytest.mark.slow
 def test_a_section_that_is_replaced_takes_its_plots_along(tmp_path):
     path = tmp_path / "report.html"
     for labels in ({"A": ("x", "y"), "A b": ("x", "y")}, {"A": ("x", "z")}):

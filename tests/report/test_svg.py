@@ -3,12 +3,14 @@
 import re
 
 import numpy as np
+import pytest
 from parsed_page import Page
 
 from jaxprune.report import Report, plots
 from jaxprune.report.plots.style import INK, PAPER
 
 
+@pytest.mark.slow
 def test_large_plots_become_bitmaps():
     x = np.linspace(0, 1, 20_000)
     plot = plots.line_plot({"noise": (x, np.random.default_rng(0).random(20_000))})

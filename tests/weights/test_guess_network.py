@@ -26,6 +26,7 @@ def test_the_family_is_found_by_the_tensors(case, name):
     assert name in found.names and not found.missing and not found.besides
 
 
+@pytest.mark.slow
 def test_what_differs_is_said():
     tensors = by_timm(weights(golden("hosts/dinov3_plus")), ())
     del tensors["reg_token"]

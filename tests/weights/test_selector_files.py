@@ -94,6 +94,7 @@ def opened(text):
     return open_scorers([text], NetworkCache(), preprocessing=preprocessing, grid=(4, 4)).scorers[text]
 
 
+@pytest.mark.slow
 def test_ia_red2_reads_its_agents_and_its_blocks_in_groups(tmp_path, small, caplog):
     tensors = ia_red2_file()
     path = torch_files.write(tmp_path / "ia_red2.pth", {"model": tensors})
