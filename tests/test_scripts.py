@@ -175,13 +175,18 @@ def test_segmentation_under_plans_stands_beside_heads_on_smaller_images(tmp_path
         "--plans",
         "tome:r=2",
         "random:r=2",
+        "24x24",
+        "24x24/tome:r=1",
         "--rounds=1",
         "--out=study",
     )
-    dense, merged, dropped, smaller, fitted = rows(tmp_path / "study" / "segmentation.csv")
+    dense, merged, dropped, *same_head, smaller, fitted = rows(tmp_path / "study" / "segmentation.csv")
     assert fitted["network"] == "tome:r=2, its own head, 32×32 px" and fitted["GFLOPs"] == merged["GFLOPs"]
     assert (dense["network"], smaller["network"]) == ("dense, 32×32 px", "dense, 24×24 px")
     assert (merged["network"], dropped["network"]) == ("tome:r=2", "random:r=2")
+    assert [row["network"] for row in same_head] == ["24x24", "24x24/tome:r=1"]
+    assert same_head[0]["GFLOPs"] == smaller["GFLOPs"] and float(same_head[0]["agreement"]) < 1
+    assert float(same_head[1]["GFLOPs"]) < float(smaller["GFLOPs"])
     assert float(dense["difference"]) == 0 and float(dense["agreement"]) == float(dense["speed-up"]) == 1
     assert float(smaller["GFLOPs"]) < float(merged["GFLOPs"]) < float(dense["GFLOPs"])
     assert float(merged["difference"]) == pytest.approx(float(merged["mIoU"]) - float(dense["mIoU"]))
