@@ -8,7 +8,7 @@ smaller images that it reads with its own head (ROWSxCOLUMNS), under a plan or n
 held-out images. Differences of mIoU from the first run's dense
 network are paired by image, with intervals over draws of images. With --rounds, all networks take turns on batches of
 --timed_batch images. Results of a network are stored under --out, so an interrupted study can be resumed. Writes a
-table, a plot of mIoU against speed (or cost, without --rounds) and a report.
+table, a plot of the differences against speed (or cost, without --rounds) and a report.
 """
 
 import argparse
@@ -149,12 +149,13 @@ def run():
         kinds["image sizes, heads of their own"] = [name for name in found if name not in (dense, *args.plans, *fitted)]
         names = {kind: sorted(some, key=lambda name: of[name][speed]) for kind, some in kinds.items() if some}
         series = {
-            kind: ([of[name][speed] for name in some], [of[name]["mIoU"] for name in some])
+            kind: ([of[name][speed] for name in some], [100 * of[name]["difference"] for name in some])
             for kind, some in names.items()
         }
-        ends = {kind: [(of[name]["low"], of[name]["high"]) for name in some] for kind, some in names.items()}
-        plot = plots.scatter_plot(series, speed, "mIoU", labels=names, shares=True, intervals=ends)
-        part.figure(plot, f"mIoU against {speed}.{plots.cut_note(plot)}")
+        span = lambda row: (100 * row["difference low"], 100 * row["difference high"])
+        ends = {kind: [span(of[name]) for name in some] for kind, some in names.items()}
+        plot = plots.scatter_plot(series, speed, "points of mIoU lost, paired by image", labels=names, intervals=ends)
+        part.figure(plot, f"Points of mIoU from the first network's, with the interval, against {speed}.")
 
 
 if __name__ == "__main__":
