@@ -86,6 +86,9 @@ def one_line(failure: str, remedy: str) -> Iterator[None]:
 
     The client's warnings of every retry are not shown.
     """
+    # It sets the level of its logger when this is imported, which may be later otherwise.
+    with contextlib.suppress(ImportError):
+        import huggingface_hub.utils.logging  # noqa: F401  # pyright: ignore[reportMissingImports]
     log = logging.getLogger("huggingface_hub")
     level = log.level
     log.setLevel(logging.ERROR)
