@@ -2,7 +2,7 @@
 
 python -m jaxprune.main --config=configs/recover.py --config.run=RUN --config.plans="('tome:rounds=2,keep_rate=0.5',)"
 python -m jaxprune.main --config=configs/recover.py --config.model.weights=FILE --config.model.name=NAME \\
-    --config.data.source=folder --config.data.path=DIR      # photographs, which need no classes
+    --config.data.source=folder --config.data.path=DIR --config.data.labels=False    # photographs without classes
 python -m jaxprune.main --config=configs/recover.py --config.run=RUN      # of `segment` or `detect`: tested likewise
 
     --config.minutes=30                              training time of each network

@@ -22,7 +22,7 @@ class Weights:
       patches: of the squared distance of the patch tokens after the final norm; dropped patches do not count. Of
         networks for segmentation and detection: of the maps that the head reads, all places of them.
       logits: of the KL divergence of the predicted classes, for networks with a head; for segmentation, of every place
-        of the first map.
+        of the first map, by its logits or, of SegViT, its scores.
 
     Raises:
       UserError: a weight is negative.

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxprune.measures.image_cells import digest
 from jaxprune.tune.copies import in_order
-from jaxprune.tune.shown import Show
+from jaxprune.tune.shown_images import Show
 from jaxprune.tune.store import Store
 
 

@@ -40,7 +40,7 @@ from jaxprune.tune.pareto_testing import Tested
 from jaxprune.tune.pixel_images import PixelImages
 from jaxprune.tune.requirement import Bound
 from jaxprune.tune.search import SHARES, Searched, search, thinned
-from jaxprune.tune.shown import Show, shown
+from jaxprune.tune.shown_images import Show, shown_images
 from jaxprune.tune.store import Store
 from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
 from jaxprune.tune.whole_networks import Timed, timed_in_turns, timed_within, timing
@@ -100,7 +100,7 @@ def tune(
     if not callable(images) and not (hasattr(images, "shape") and len(images.shape) > 3):
         raise UserError(f"images={quoted(images)} are no array of images, (n, h, w, 3): see data.load_images.")
     settings = settings or Settings()
-    show, count = shown(model, images, labels, num_images)
+    show, count = shown_images(model, images, labels, num_images)
     graded = isinstance(model, Segmenter)
     require_enough(count, bound.check(), settings, graded=graded)
     _log.info("%s", pareto_testing.images_needed(count // 2, bound.risk, settings.delta, graded=graded))

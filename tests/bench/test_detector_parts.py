@@ -18,7 +18,6 @@ def detector():
     return dense.create("mask_rcnn", encoder="vit", num_classes=3, **SIZES, **COUNTS, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.slow
 def test_every_part_reads_what_the_one_before_it_made_and_has_its_share(monkeypatch):
     """Nothing is compiled: the shapes alone go from part to part."""
     read = []

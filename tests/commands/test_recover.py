@@ -11,11 +11,12 @@ from flax import nnx
 from jaxprune import commands, main, models, reduction
 from jaxprune.bench.timing import OverRounds
 from jaxprune.checkpoints import load_model
-from jaxprune.commands.recover import pictures
+from jaxprune.commands.recover import page, pictures
 from jaxprune.commands.recover.page import Comparison, _finding, summary
 from jaxprune.errors import UserError
 from jaxprune.measures.intervals import Interval, share
 from jaxprune.recover.compare import Judge, Opinion, Replies, Row, judged
+from jaxprune.report import Report
 from jaxprune.report.table import Table
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -191,3 +192,10 @@ def test_the_summary_is_json():
     rows = Table([dense, row("a", 0.79, 2.0)])
     assert summary(Comparison(rows, {}, False))["a"] == "agreement 79.0% accuracy 79.0% speed-up 2.00"
     assert json.dumps(summary(Comparison(rows, {}, False)))
+
+
+def test_baselines_that_are_missing_are_said():
+    section = Report("r").section("s")
+    page._not_compared(section, ["tome:r=4", "random:r=4"])
+    text = section.render()
+    assert "Not compared: the same network on smaller images (--config.rivals)." in text and "Random" not in text

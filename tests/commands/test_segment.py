@@ -259,6 +259,13 @@ def test_it_is_healed_under_a_plan_and_tested_before_and_after(trained, tmp_path
         assert word in page, word
     healed = checkpoints.load_model(tmp_path / "healed/tome-r=4/healed.safetensors")
     assert healed.plan.text == "tome:r=4" and healed.num_classes == 11 and healed.training_images is not None
+    (tmp_path / "photos").mkdir()
+    for number in range(12):  # of anything, in no class
+        Image.fromarray(np.full((40, 48, 3), 20 * number, np.uint8)).save(tmp_path / f"photos/{number}.png")
+    made.data.source, made.data.path, made.rivals = "folder", str(tmp_path / "photos"), ()
+    assert list(commands.find("recover")(made, tmp_path / "photographs")) == names[:3]
+    page = (tmp_path / "photographs/report.html").read_text()
+    assert "Not compared: Random (--config.plans) and the same network on smaller images (--config.rivals)." in page
     for changes, message in (({"num_images": 3}, "num_images out"), ({"keep_rates": (0.5, 0.7)}, "keep_rates out")):
         with pytest.raises(UserError, match=message):
             commands.find("recover")(type(made)({**made.to_dict(), **changes}), tmp_path)

@@ -158,18 +158,10 @@ def test_fine_tuning_recipes_augment_for_two_thousand_steps():
     augmented = {path for path, data in recipes.items() if data.randaugment}
     assert {"mim/imagenet_finetune.py", "reduction/imagenet.py", "reduction/coco.py"} <= augmented
     names = ("interpolation", "crop", "crop_scale", "repeats", "randaugment", "cutout")
-    of = lambda data: tuple(tuple(data[name]) if name == "crop_scale" else data[name] for name in names)
-    for interpolation, crop, scale, repeats, randaugment, cutout in set(map(of, recipes.values())):
-        batches = train_batches(
-            OddSizes(),
-            batch_size=6,
-            preprocessing=Preprocessing((32, 32), interpolation=interpolation),
-            seed=0,
-            crop=crop,
-            scale=scale,
-            repeats=repeats,
-            randaugment=randaugment,
-            cutout=cutout,
-        )
+    for way in {tuple(data[name] for name in names) for data in recipes.values()}:
+        options = dict(zip(names, way, strict=True))
+        record = Preprocessing((32, 32), interpolation=options.pop("interpolation"))
+        scale = options.pop("crop_scale")
+        batches = train_batches(OddSizes(), batch_size=6, preprocessing=record, seed=0, scale=scale, **options)
         for _ in range(2_000):
             assert next(batches)["image"].shape == (6, 32, 32, 3)

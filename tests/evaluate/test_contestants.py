@@ -66,7 +66,6 @@ def test_plans_stand_beside_the_same_network_on_smaller_images():
     )
 
 
-@pytest.mark.slow
 def test_a_network_that_was_trained_under_a_plan_has_a_rival_of_that_cost():
     """On smaller images it follows no plan: the size is that of a plan's cost as a share of the network without one."""
     sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 3}

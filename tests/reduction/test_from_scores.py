@@ -95,7 +95,6 @@ def images():
     return jax.random.normal(jax.random.key(0), (2, 24, 24, 3))
 
 
-@pytest.mark.slow
 def test_dropped_patches_are_never_embedded_and_every_patch_is_accounted_for():
     fast = reduction.apply(vit(), Plan("from_scores", num_keep=(7,)), scorer=papr())
     logits, aux = forward(fast, images())

@@ -222,7 +222,6 @@ def test_a_state_that_is_not_finite_is_never_saved(tmp_path):
     assert not (tmp_path / "checkpoints").exists()
 
 
-@pytest.mark.slow
 def test_the_time_limit_counts_all_sessions_and_ends_with_an_evaluation(tmp_path):
     first = toy_fit(tmp_path, max_seconds=0.0001)
     assert first.stopped == "time" and first.step == 1

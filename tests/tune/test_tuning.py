@@ -20,7 +20,7 @@ from jaxprune.reduction import Plan
 from jaxprune.tune import Bound, Settings, blockwise, cost_table, loss_kinds, tune, tuning, whole_networks
 from jaxprune.tune.candidates import Candidate, candidates, published
 from jaxprune.tune.cost_table import Cost
-from jaxprune.tune.shown import batches_of
+from jaxprune.tune.shown_images import batches_of
 from jaxprune.tune.smaller_network import next_smaller
 from jaxprune.tune.store import Store
 

@@ -22,7 +22,6 @@ from jaxprune.evaluate.detection import DetectionOutcome, measure
 from jaxprune.measures.average_precision import library
 from jaxprune.measures.detection_matches import at_overlap, interval
 from jaxprune.nn.params import Split, merge
-from jaxprune.reduction import DENSE
 from jaxprune.train.detection_optimizer import decays, warmup_steps
 from jaxprune.train.encoder_rates import rate_scales
 from jaxprune.train.optimizer import adamw
@@ -188,7 +187,7 @@ def test(config: Config, workdir: Path, rivals: Mapping[str, Any] | None = None)
     source = inputs.source(config, "eval")
     inputs.require_same_classes(class_names, source, config.detector)
     truth = Truth.of(source)
-    by_plan = dense_networks.under_plans(config, network) if rivals is None else {DENSE: network, **rivals}
+    by_plan = dense_networks.under_plans(config, network, rivals)
     arrays = dense_networks.arrays(by_plan)
     sizes = {name: detector.preprocessing.img_size for name, detector in by_plan.items()}
     return dense_networks.conclude_test(

@@ -8,11 +8,6 @@ from jaxprune.commands.shared import dense_networks, networks
 from jaxprune.config import Config
 
 
-def is_of_kind(config: Config) -> bool:
-    """Whether `config.run` holds a network that `segment` or `detect` tests."""
-    return networks.segments(config) or networks.detects(config)
-
-
 def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
     """Tests the network of `config.run` on its own held-out images, dense and under plans."""
     command, key = (segment, "segmenter") if networks.segments(config) else (detect, "detector")

@@ -24,7 +24,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """
     if networks.spends_by_image(config):
         return by_image.evaluate(config, workdir)
-    if pixels_or_objects.is_of_kind(config):
+    if networks.is_dense(config):
         return pixels_or_objects.evaluate(config, workdir)
     classifier = networks.classifier(config)
     model, names, origin = classifier

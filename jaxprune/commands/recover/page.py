@@ -1,6 +1,6 @@
 """Healed networks on the page: accuracy against measured speed, and how each came closer to the dense network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,12 +72,8 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
             f"Rivals at about the FLOPs of the plans, healed for the same time: {', '.join(comparison.fair)}. A plan "
             "pays where it is more accurate than these and than Random at the same measured speed."
         )
-    missing = [title for start, title in _BASELINES.items() if not any(row.name.startswith(start) for row in rows)]
-    if missing:
-        section.note(
-            f"Not compared: {' and '.join(missing)}. Without them nobody knows whether a plan pays.", "warning"
-        )
-    not_healed(section, comparison.results)
+    _not_compared(section, [row.name for row in rows])
+    _not_healed(section, comparison.results)
     caption = (
         f"Agreement with the dense network, and accuracy: {spread.BRACKETS}. Differences from dense are paired by "
         "image. Speed-up over the dense network: median, and range over the rounds, all timed in turns."
@@ -89,7 +85,7 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
     if series:
         plot = plots.scatter_plot(series, "measured speed-up", value, pareto=("max", "max"), shares=True)
         section.figure(plot, f"{_finding(rows, value)}{plots.cut_note(plot)}")
-    likeness(section, folders, comparison.results)
+    _likeness(section, folders, comparison.results)
     if comparison.rates:
         section.section("Before and after, by keep rate").table(
             comparison.rates, caption=f"The same file at every keep rate that it was healed for. {spread.BRACKETS}."
@@ -116,8 +112,9 @@ def describe_healing(section: Section, healing: Healing, *, minutes: float) -> N
         section.text(
             f"Image sizes at about the FLOPs of the plans, healed for the same time: {', '.join(healing.fair)}."
         )
-    not_healed(section, healing.results)
-    likeness(section, healing.folders, healing.results)
+    _not_compared(section, healing.healed)
+    _not_healed(section, healing.results)
+    _likeness(section, healing.folders, healing.results)
     reporting.wall_clocks(section, healing.results)
 
 
@@ -130,7 +127,17 @@ def _learned(minutes: float) -> str:
     )
 
 
-def not_healed(section: Section, results: Mapping[str, Mapping[str, Any]]) -> None:
+def _not_compared(section: Section, names: Iterable[str]) -> None:
+    """Warns of baselines that no plan stands beside."""
+    names = tuple(names)
+    missing = [title for start, title in _BASELINES.items() if not any(name.startswith(start) for name in names)]
+    if missing:
+        section.note(
+            f"Not compared: {' and '.join(missing)}. Without them nobody knows whether a plan pays.", "warning"
+        )
+
+
+def _not_healed(section: Section, results: Mapping[str, Mapping[str, Any]]) -> None:
     """Warns of networks that stay as they were."""
     unchanged = [name for name, result in results.items() if result.get("best step") == 0]
     if unchanged:
@@ -141,7 +148,7 @@ def not_healed(section: Section, results: Mapping[str, Mapping[str, Any]]) -> No
         )
 
 
-def likeness(section: Section, folders: Mapping[str, Path], results: Mapping[str, Mapping[str, Any]]) -> None:
+def _likeness(section: Section, folders: Mapping[str, Path], results: Mapping[str, Mapping[str, Any]]) -> None:
     """Draws how each network came closer to the dense one."""
     for measure in ("agreement", "cosine"):
         curves = {name: _curve(folder, measure, results.get(name, {})) for name, folder in folders.items()}

@@ -36,11 +36,6 @@ _SEGMENT = _Command(segment, "segmenter", segmenters, map_inputs, test_pixels)
 _DETECT = _Command(detect, "detector", detectors, object_inputs, test_objects)
 
 
-def is_of_kind(config: Config) -> bool:
-    """Whether `config.run` holds a network that `segment` or `detect` tests."""
-    return networks.segments(config) or networks.detects(config)
-
-
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Heals the network of `config.run` under each plan, and the rivals, and tests all on the images of its run.
 
@@ -78,7 +73,9 @@ def _words(scores: Mapping[str, float]) -> str:
 def _train(config: Config, settings: Config, command: _Command, teacher: Any) -> Source:
     """The images to learn from."""
     if config.data.source:
-        return inputs.source(inputs.with_data_of(config.run, teacher.preprocessing, config), "train")
+        config = inputs.with_data_of(config.run, teacher.preprocessing, config)
+        config.data.labels = False  # a folder needs no classes
+        return inputs.source(config, "train")
     return Pictures(command.inputs.source(command.networks.with_recorded(settings, teacher), "train"))
 
 

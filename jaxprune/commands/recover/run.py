@@ -30,7 +30,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
     A segmentation network or a detector is compared by the test of its own command.
     """
-    if pixels_or_objects.is_of_kind(config):
+    if networks.is_dense(config):
         return pixels_or_objects.run(config, workdir)
     teacher = open_network(networks.origin(config), img_size=config.img_size or None, seed=config.seed)
     origin = str(networks.origin(config))

@@ -29,7 +29,6 @@ from jaxprune.evaluate.segmentation.measure import measure
 from jaxprune.measures.segmentation import intervals, scores
 from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split, variables
-from jaxprune.reduction import DENSE
 from jaxprune.train.poly_schedule import warmup_poly
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import LossFn
@@ -208,7 +207,7 @@ def test(config: Config, workdir: Path, rivals: Mapping[str, Any] | None = None)
     config = networks.with_recorded(config, network)
     source = inputs.source(config, "eval")
     shared_inputs.require_classes(source, len(class_names), config.segmenter)
-    by_plan = dense_networks.under_plans(config, network) if rivals is None else {DENSE: network, **rivals}
+    by_plan = dense_networks.under_plans(config, network, rivals)
     arrays, mesh = dense_networks.arrays(by_plan), shared_inputs.mesh(config)
     sizes = {name: segmenter.preprocessing.img_size for name, segmenter in by_plan.items()}
     return dense_networks.conclude_test(

@@ -91,9 +91,15 @@ def plan_text(network: Any) -> str | None:
     return None if network.plan is None else str(network.plan)
 
 
-def under_plans(config: Config, network: Any) -> dict[str, Any]:
-    """Returns the network as it is, under each of `config.plans`, and on smaller images of about their FLOPs."""
+def under_plans(config: Config, network: Any, rivals: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Returns the network as it is, under each of `config.plans`, and on smaller images of about their FLOPs.
+
+    Args:
+      rivals: networks to put beside it, by name, instead of those.
+    """
     first = DENSE if network.plan is None else network.plan.text
+    if rivals is not None:
+        return {first: network, **rivals}
     plans = networks.plans(config)
     scorer = networks.guide(config, network) if any(plan.at_input for plan in plans.values()) else None
     candidates = contestants(network, plans, scorer=scorer, seed=config.seed)

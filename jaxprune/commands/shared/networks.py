@@ -99,6 +99,11 @@ def detects(config: Config) -> bool:
     return bool(config.run) and is_ours(config.run) and checkpoints.load_card(config.run).family == "detector"
 
 
+def is_dense(config: Config) -> bool:
+    """Whether `config.run` holds a network that `segment` or `detect` tests."""
+    return segments(config) or detects(config)
+
+
 def spends_by_image(config: Config) -> bool:
     """Whether `config.run` is that of a network that spends by image."""
     return bool(config.run) and is_ours(config.run) and checkpoints.load_card(config.run).family == "dynamic"

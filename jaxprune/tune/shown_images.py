@@ -18,7 +18,7 @@ from jaxprune.tune.pixel_images import PixelImages
 Show = Callable[..., Iterable[Batch]]
 
 
-def shown(
+def shown_images(
     model: Any, images: np.ndarray | Show | PixelImages, labels: np.ndarray | None, num_images: int | None
 ) -> tuple[Show | PixelImages, int]:
     """What shows the images of a tuning, and their number."""
