@@ -152,12 +152,12 @@ def test_cascades_of_sizes_and_plans_are_timed_beside_their_stages(tmp_path):
     assert len(curve) == (6 + 4) * 16 and (tmp_path / "cascades" / "cascades.svg").is_file()
     population = ("--exits=cascades/exits.npz", "--splits=3", "--images=60", "--alpha=0.3", "--rows", 0, 3)
     assert "any step above alpha" in run("studies/certified_splits", tmp_path, *population)
-    settings = ("--stages", 16, "tome:r=2", "12/tome:r=2", "--longest", 1, "--batch", 8, "--rounds", 0)
+    settings = ("--stages", 16, "tome:r=2", "img_size=12/tome:r=2", "--longest", 1, "--batch", 8, "--rounds", 0)
     run("benchmarks/cascades", tmp_path, f"--network={tmp_path / 'network.safetensors'}", "--path=images", *settings)
     alone = {row["network"]: row for row in rows(tmp_path / "cascades" / "benchmark_cascades.csv")}
-    assert set(alone) == {"16 px", "tome:r=2", "tome:r=2 at 12 px"}
+    assert set(alone) == {"16 px", "tome:r=2", "img_size=12/tome:r=2"}
     assert all(row["n"] == "120" for row in alone.values())  # nothing is chosen, so all images measure
-    assert float(alone["tome:r=2 at 12 px"]["GFLOPs"]) < float(found["12 px"]["GFLOPs"])
+    assert float(alone["img_size=12/tome:r=2"]["GFLOPs"]) < float(found["12 px"]["GFLOPs"])
 
 
 def test_segmentation_under_plans_stands_beside_heads_on_smaller_images(tmp_path):
@@ -175,8 +175,8 @@ def test_segmentation_under_plans_stands_beside_heads_on_smaller_images(tmp_path
         "--plans",
         "tome:r=2",
         "random:r=2",
-        "24x24",
-        "24x24/tome:r=1",
+        "img_size=24x24",
+        "img_size=24x24/tome:r=1",
         "--rounds=1",
         "--out=study",
     )
@@ -184,7 +184,7 @@ def test_segmentation_under_plans_stands_beside_heads_on_smaller_images(tmp_path
     assert fitted["network"] == "tome:r=2, its own head, 32×32 px" and fitted["GFLOPs"] == merged["GFLOPs"]
     assert (dense["network"], smaller["network"]) == ("dense, 32×32 px", "dense, 24×24 px")
     assert (merged["network"], dropped["network"]) == ("tome:r=2", "random:r=2")
-    assert [row["network"] for row in same_head] == ["24x24", "24x24/tome:r=1"]
+    assert [row["network"] for row in same_head] == ["img_size=24x24", "img_size=24x24/tome:r=1"]
     assert same_head[0]["GFLOPs"] == smaller["GFLOPs"] and float(same_head[0]["agreement"]) < 1
     assert float(same_head[1]["GFLOPs"]) < float(smaller["GFLOPs"])
     assert float(dense["difference"]) == 0 and float(dense["agreement"]) == float(dense["speed-up"]) == 1

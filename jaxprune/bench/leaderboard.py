@@ -23,6 +23,7 @@ from jaxprune.evaluate.collectors.hard_images import HARD, RESCUED
 from jaxprune.files import read_text
 from jaxprune.measures.intervals import Interval, wilson_interval
 from jaxprune.measures.rank_correlation import RankCorrelation, kendall
+from jaxprune.open.rivals import is_smaller_images
 from jaxprune.reduction import DENSE, Plan
 
 Row = dict[str, Any]
@@ -94,16 +95,7 @@ def plan_text(text: str) -> str:
     Raises:
       UserError: the text is not a plan.
     """
-    return text if text == DENSE or is_smaller(text) else Plan.from_text(text).text
-
-
-def is_smaller(text: str) -> bool:
-    """Whether the plan of a row is none, but the dense network on smaller images.
-
-    >>> is_smaller("img_size=154"), is_smaller("topk:keep_rate=0.5")
-    (True, False)
-    """
-    return re.fullmatch(r"img_size=[0-9]{1,5}(x[0-9]{1,5})?", text) is not None
+    return text if text == DENSE or is_smaller_images(text) else Plan.from_text(text).text
 
 
 def completed(row: Mapping[str, Any]) -> Row:

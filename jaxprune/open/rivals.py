@@ -1,17 +1,20 @@
-"""Rivals of a plan: the dense network at another size, with coarser patches, or without its last blocks."""
+"""Rivals of a plan: the dense network at another size, with coarser patches, or without its last blocks.
+
+Behind a stroke a rival follows a plan itself: "img_size=182/tome:r=9".
+"""
 
 import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxprune import models
+from jaxprune import models, reduction
 from jaxprune.checkpoints.build import build
-from jaxprune.errors import UserError, unknown
+from jaxprune.errors import UserError, quoted
 from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import unfilled, variables
@@ -25,17 +28,60 @@ _APART = 0.05  # fractions of FLOPs that are closer share a rival
 _PATCHES = "patch_embed.proj.kernel"
 
 
+class Change(NamedTuple):
+    """What a rival changes.
+
+    Attributes:
+      name: the argument of the network, one of `CHANGES`.
+      value: its new value, for `img_size` also (rows, columns).
+      plan: the plan that the rival follows, or None.
+    """
+
+    name: str
+    value: int | tuple[int, ...]
+    plan: reduction.Plan | None = None
+
+
 def is_rival(text: str) -> bool:
     """Whether a text names a rival, not a plan or a file.
 
-    >>> is_rival("img_size=154"), is_rival("topk:keep_rate=0.5")
-    (True, False)
+    >>> is_rival("img_size=154"), is_rival("img_size=182/tome:r=9"), is_rival("topk:keep_rate=0.5")
+    (True, True, False)
     """
     return text.partition("=")[0] in CHANGES
 
 
+def is_smaller_images(text: str) -> bool:
+    """Whether a text names the dense network on smaller images, without a plan.
+
+    >>> is_smaller_images("img_size=154"), is_smaller_images("img_size=182/tome:r=9")
+    (True, False)
+    """
+    return re.fullmatch(rf"{IMG_SIZE}=[0-9]{{1,5}}(x[0-9]{{1,5}})?", text) is not None
+
+
+def parse(text: str) -> Change:
+    """Reads a rival.
+
+    >>> parse("img_size=154"), parse("img_size=308x420/tome:r=40").plan.text
+    (Change(name='img_size', value=154, plan=None), 'tome:r=40')
+
+    Raises:
+      UserError: the text names no change, or its plan is none.
+    """
+    change, stroke, plan = text.partition("/")
+    name, _, value = change.partition("=")
+    numbers = tuple(map(int, value.split("x"))) if re.fullmatch(r"[0-9]{1,5}(x[0-9]{1,5})?", value) else ()
+    if name not in CHANGES or not numbers or not min(numbers) or (len(numbers) > 1 and name != IMG_SIZE):
+        raise UserError(
+            f"{quoted(text)} is no rival: write img_size=182, img_size=308x420, patch_size=16 or depth=9, with whole "
+            "numbers above 0; with a plan, img_size=182/tome:r=9."
+        )
+    return Change(name, numbers if len(numbers) > 1 else numbers[0], reduction.Plan.from_text(plan) if stroke else None)
+
+
 def rival(model: Any, change: str) -> Any:
-    """Returns a dense network with the weights of `model`, cheaper without a plan.
+    """Returns a network with the weights of `model`, cheaper without a plan, or also under one.
 
     >>> import jaxprune
     >>> sizes = dict(img_size=24, patch_size=4, embed_dim=16, depth=3, num_heads=2)
@@ -47,21 +93,26 @@ def rival(model: Any, change: str) -> Any:
       model: a network from `models.create`, or one around it, such as `dense.create`'s, whose head stays as it is.
       change: "img_size=N" or "img_size=ROWSxCOLUMNS", whose positions are resampled; "patch_size=N", whose patch
         embedding is resampled too (Beyer et al., FlexiViT, CVPR 2023, §3.4); or "depth=N", the first N blocks of a
-        network without a head around it.
+        network without a head around it; behind a stroke a plan without parameters, as in "img_size=182/tome:r=9".
 
     Raises:
       UserError: there is no such change, or it does not fit the network.
     """
-    name, _, text = change.partition("=")
-    numbers = tuple(map(int, text.split("x"))) if re.fullmatch(r"\d+(x\d+)?", text) else ()
-    if name not in CHANGES or not numbers or not min(numbers) or (len(numbers) > 1 and name != IMG_SIZE):
-        raise unknown("rival", change, tuple(f"{name}=N" for name in CHANGES))
-    value = numbers if len(numbers) > 1 else numbers[0]
+    name, value, plan = parse(change)
     network = unfilled(lambda: _built(model, name, value, change))
     record = model.preprocessing
     network.preprocessing = record.with_size(value) if name == IMG_SIZE else record
     _fill(network, {name: np.asarray(variable[...]) for name, variable in variables(model).items()}, model, change)
-    return network
+    return network if plan is None else reduction.apply(network, plan, img_size=network.preprocessing.img_size)
+
+
+def cheaper(model: Any, text: str) -> Any:
+    """Returns a network under a plan, or as a rival, whichever a text names; see `rival`.
+
+    Args:
+      text: "tome:r=9", "img_size=182", "img_size=182/tome:r=9", …
+    """
+    return rival(model, text) if is_rival(text) else reduction.apply(model, reduction.Plan.from_text(text))
 
 
 def abstract_rival(model: Any, img_size: Sequence[int]) -> Any:

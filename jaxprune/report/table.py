@@ -17,6 +17,7 @@ Rows = Sequence[Mapping[str, Any]]
 Record = TypeVar("Record")
 
 _ENDS = {1: ("std",), 2: ("low", "high")}
+_LONGEST = 56  # letters of a name in a terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,12 +195,24 @@ def _distinct(cells: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def as_text(rows: Rows) -> str:
-    """Formats rows in columns, the first aligned left; numbers with three digits, NaN as a dash."""
+    """Formats rows in columns; numbers with three digits, NaN as a dash.
+
+    The first column is aligned left, and long names in it, such as plans of many steps, lose their middle.
+    """
     titles = list(dict.fromkeys(title for row in rows for title in row))
     lines = [titles, *([_text(row.get(title, "")) for title in titles] for row in rows)]
+    names = [_abridged(name) for name, *_ in lines]
+    if len(set(names)) == len({name for name, *_ in lines}):  # else rows could not be told apart
+        lines = [[name, *line[1:]] for name, line in zip(names, lines, strict=True)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     aligned = lambda line: [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
     return "\n".join("  ".join([line[0].ljust(widths[0]), *aligned(line)]) for line in lines)
+
+
+def _abridged(name: str) -> str:
+    """A name of at most `_LONGEST` letters: of a longer one the beginning and the end."""
+    end = _LONGEST // 3
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - end - 1]}…{name[-end:]}"
 
 
 def _text(value: Any) -> str:

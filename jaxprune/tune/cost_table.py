@@ -28,6 +28,8 @@ from jaxprune.nn.block_cost import block_flops, through
 from jaxprune.reduction import DENSE, At, Plan
 from jaxprune.reduction.parts.base import is_idle
 from jaxprune.reduction.parts.find_method import shown_name
+from jaxprune.train import interrupt
+from jaxprune.train.progress import progress
 from jaxprune.tune.blockwise import Call, Programs, compiled_blocks
 
 SHARE = 0.7  # fraction of its incoming rows that each step of a probing plan keeps
@@ -258,9 +260,13 @@ def measure(model: Any, methods: Sequence[str], batch_size: int, rounds: int) ->
     """
     size, images = model.preprocessing.img_size, random_images(model, batch_size)
     programs, calls = Programs(), {}
-    for plan in (None, *probes(model, methods).values(), *ladders(model)):
-        network = model if plan is None else reduction.apply(model, plan, img_size=size, rngs=nnx.Rngs(0))
-        calls |= {part: call for part, call in _calls(network, images, programs).items() if part not in calls}
+    probing = (None, *probes(model, methods).values(), *ladders(model))
+    with progress("compiling blocks", total=len(probing), unit="plans") as bar:
+        for plan in probing:
+            interrupt.check()
+            network = model if plan is None else reduction.apply(model, plan, img_size=size, rngs=nnx.Rngs(0))
+            calls |= {part: call for part, call in _calls(network, images, programs).items() if part not in calls}
+            bar.update(1)
     ends, dense = _ends(model, images), Runner(model, images)
     runs: Mapping[Any, Callable[[], Any]] = {part: _run(call) for part, call in calls.items()}
     seconds = interleaved_medians({DENSE: dense, "ends": ends, **runs}, 2 * rounds - 1)  # pyright: ignore[reportArgumentType]

@@ -92,7 +92,7 @@ class ClassLoss:
     ):
         self.key: Mapping[str, Any] = {"exits": True} if exits and dense.num_classes else {}
         self._sides, self._show, self._mesh, self._programs = dense.preprocessing.sides, show, mesh, programs
-        self._errors = image_errors.accuracy_errors if bound.kind == "accuracy" else image_errors.agreement_errors
+        self._errors = image_errors.accuracy_errors if bound.counts == "accuracy" else image_errors.agreement_errors
         self._neighbours = neighbours
 
     def answers(
@@ -154,7 +154,7 @@ class ClassLoss:
         """See `LossKind`."""
         error = (
             "an image that the dense network gets right and the plan wrong"
-            if bound.kind == "accuracy"
+            if bound.counts == "accuracy"
             else "an image on which the plan does not agree with the dense network"
         )
         return f"the fraction of errors, {error}"
@@ -194,7 +194,7 @@ class PixelLoss:
     def losses(self, dense: Arrays, plan: Arrays, bank: Arrays, *, in_bank: bool) -> np.ndarray:
         """See `LossKind`."""
         of_plan = _counts(plan)
-        if self._bound.kind != "accuracy":
+        if self._bound.counts != "accuracy":
             return agreement_losses(of_plan)
         return accuracy_losses(_counts(dense)[: len(of_plan.counted)], of_plan)
 
@@ -204,7 +204,7 @@ class PixelLoss:
 
     def about(self, bound: Bound) -> str:
         """See `LossKind`."""
-        if bound.kind == "accuracy":
+        if bound.counts == "accuracy":
             return (
                 "the mean over images of the increase of the share of wrong pixels over the dense network's, where "
                 "fewer count as none"

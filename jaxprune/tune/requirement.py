@@ -24,11 +24,14 @@ class Bound(NamedTuple):
         dense network or an upper bound on lost "accuracy", both in (0, 1).
       value: the bound.
       alpha: with a bound on cost, the allowed risk; 1 allows any, and the safest plan within the bound is chosen.
+      error: with a bound on cost, what counts as an error: "agreement", another answer than the dense network's, or
+        "accuracy", a wrong answer where the dense network is right.
     """
 
     kind: str
     value: float
     alpha: float = 1.0
+    error: str = "agreement"
 
     def check(self) -> "Bound":
         """Returns the bound.
@@ -38,6 +41,8 @@ class Bound(NamedTuple):
         """
         if self.kind not in KINDS:
             raise unknown("bound", self.kind, KINDS)
+        if self.error not in RISKS:
+            raise unknown("error of a bound", self.error, RISKS)
         for name in ("value", "alpha"):
             if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), numbers.Real):
                 raise UserError(f"The {name} of a bound, {quoted(getattr(self, name))}, is no number: use 0.95, say.")
@@ -54,6 +59,8 @@ class Bound(NamedTuple):
             raise UserError(f"alpha={self.alpha} is no risk that images can show: use 0.05, say; 1 allows any.")
         if not self.on_cost and self.alpha != 1:
             raise UserError(f"A bound on {self.kind} already bounds the risk: leave alpha={self.alpha} out.")
+        if not self.on_cost and self.error not in ("agreement", self.kind):
+            raise UserError(f"A bound on {self.kind} says what an error is: leave error={self.error} out.")
         return self
 
     @property
@@ -68,9 +75,16 @@ class Bound(NamedTuple):
             return self.alpha
         return round(1 - self.value, 12) if self.kind == "agreement" else self.value
 
+    @property
+    def counts(self) -> str:
+        """What counts as an error: "agreement" or "accuracy"."""
+        return self.error if self.on_cost else self.kind
+
     def against(self, dense: Cost) -> "Bound":
         """The same bound in the units of a cost: a speed-up is a latency relative to that of the dense network."""
-        return Bound("latency", 1000 * dense.seconds / self.value, self.alpha) if self.kind == "speedup" else self
+        if self.kind != "speedup":
+            return self
+        return self._replace(kind="latency", value=1000 * dense.seconds / self.value)
 
     def holds(self, cost: Cost, batch_size: int, slack: float = 0.0) -> bool:
         """Whether a cost exceeds the bound by no more than the share `slack`; True for a bound that is not on cost.

@@ -1,17 +1,19 @@
-"""The same network on smaller images: the rival that a plan has to beat."""
+"""The same network on smaller images, the rival that a plan has to beat; and under plans on them."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jaxprune.evaluate.contestants import contestant, on_smaller_images
 from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.open import rivals
 from jaxprune.reduction import DENSE
+from jaxprune.tune import candidates as plans
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cost_table import Cost
 
 METHOD = rivals.IMG_SIZE
+UNDER_PLANS = "plans on smaller images"  # the family in a plot
 
 
 def candidates(model: Any, images: Any, kept: Iterable[float], predict: Callable[[Any], Cost]) -> list[Candidate]:
@@ -37,6 +39,29 @@ def sized(model: Any, kept: Iterable[float], predict: Callable[[Any], Cost]) -> 
     return [
         Candidate(name, METHOD, (), patches(network) / patches(model), network, predict(network))
         for name, network in networks.items()
+    ]
+
+
+def under_plans(
+    sizes: Iterable[Candidate],
+    method: str,
+    places: tuple[int, ...],
+    kept: Sequence[float],
+    predict: Callable[[Any], Cost],
+) -> list[Candidate]:
+    """Returns networks on smaller images under plans.
+
+    Args:
+      sizes: the networks on smaller images.
+      method: of token reduction; two that are mixed are joined by "+".
+      places: the blocks that reduce.
+      kept: fractions of the patches left in the end.
+      predict: predicts the cost of a network.
+    """
+    return [
+        plan._replace(name=f"{size.name}/{plan.name}", method=f"{size.name}/{plan.method}", kept=size.kept * plan.kept)
+        for size in sizes
+        for plan in plans.candidates(size.model, method.split("+"), [places], kept, predict)
     ]
 
 

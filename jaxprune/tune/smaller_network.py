@@ -2,10 +2,20 @@
 
 from typing import Any
 
+import jax
 from flax import nnx
 
 from jaxprune import models
 from jaxprune.models.vit_names import SIZES
+from jaxprune.nn.around_host import host_of
+
+
+def in_words(network: Any) -> str:
+    """Returns the size of a network in words: "192 wide, 12 blocks, 5.5 M parameters"."""
+    sites = host_of(network).sites(network.preprocessing.img_size)
+    widths = dict.fromkeys(site.embed_dim for site in sites)
+    count = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(network, nnx.Param)))
+    return f"{' to '.join(map(str, widths))} wide, {len(sites)} blocks, {count / 1e6:.3g} M parameters"
 
 
 def next_smaller(model: Any) -> Any:

@@ -32,6 +32,7 @@ class Settings:
       exhaustive: evaluate all plans of the methods, on all estimation images.
       smaller_images: also try the same network on smaller images, with these fractions of the patches; a segmentation
         network with these fractions of its FLOPs.
+      plans_on_smaller_images: also try plans of the best methods on these smaller images.
       cascades: also try cascades of the dense network, smaller images and plans, under several thresholds each; only
         for networks that classify or describe images.
       seed: seed of the split in halves.
@@ -48,6 +49,7 @@ class Settings:
     most_tested: int = 3
     exhaustive: bool = False
     smaller_images: bool = True
+    plans_on_smaller_images: bool = False
     cascades: bool = False
     seed: int = 0
 
@@ -101,7 +103,8 @@ class Tuned(NamedTuple):
 
     Attributes:
       plan: the plan as one line, after the name of a healed network; or "img_size=N", if the dense network on smaller
-        images was chosen; for a cascade its networks and thresholds; "" for the dense network.
+        images was chosen, "img_size=N/plan" under a plan on these; for a cascade its networks and thresholds; "" for
+        the dense network.
       model: the network under that plan, or on these images; or the cascade, with a dial of certified thresholds.
       why: a sentence that explains the choice.
       rows: dense, the next smaller dense network, then plans and smaller images by falling cost.
@@ -111,9 +114,10 @@ class Tuned(NamedTuple):
       settings: the settings of the search.
       images: numbers of estimation and test images.
       healed: name of the healed network that was chosen; "" for a plan of the dense network, or none.
-      img_size: side of the smaller images, or rows and columns, if these were chosen, else 0.
+      img_size: side of the smaller images, or rows and columns, if these were chosen, with or without a plan, else 0.
       about: what the risk is, in words.
       cascade: names of the networks of the cascade that was chosen, if one was.
+      smaller: the next smaller dense network in words, "192 wide, 12 blocks, 5.5 M parameters"; "" without one.
       gallery: numbers of the images that cascades of a network without classes retrieve from, in the order of their
         answers; empty for others.
     """
@@ -131,4 +135,5 @@ class Tuned(NamedTuple):
     img_size: int | tuple[int, ...] = 0
     about: str = ""
     cascade: tuple[str, ...] = ()
+    smaller: str = ""
     gallery: tuple[int, ...] = ()

@@ -1,6 +1,5 @@
 """Tunes a network to this device: the cheapest plan with bounded risk, or the safest plan with bounded cost."""
 
-import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,17 +15,11 @@ from jaxprune.errors import UserError, quoted
 from jaxprune.evaluate import Stacked, run_over
 from jaxprune.evaluate.contestants import gflops
 from jaxprune.measures.intervals import mean_share
-from jaxprune.nn.around_host import AroundHost, host_of
+from jaxprune.nn.around_host import AroundHost
 from jaxprune.nn.host import Host
 from jaxprune.reduction import DENSE
-from jaxprune.tune import blockwise, cascade_candidates, cost_table, pareto_testing, smaller_images
-from jaxprune.tune.candidates import (
-    PUBLISHED,
-    Candidate,
-    candidates,
-    own_weights,
-    published,
-)
+from jaxprune.tune import blockwise, contenders, cost_table, pareto_testing
+from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cascade_candidates import built, mixed_gflops
 from jaxprune.tune.copies import first_of_copies
 from jaxprune.tune.cost_table import CostTable
@@ -39,14 +32,14 @@ from jaxprune.tune.networks import Networks
 from jaxprune.tune.pareto_testing import Tested
 from jaxprune.tune.pixel_images import PixelImages
 from jaxprune.tune.requirement import Bound
-from jaxprune.tune.search import SHARES, Searched, search, thinned
+from jaxprune.tune.search import SHARES, thinned
 from jaxprune.tune.shown_images import Show, shown_images
+from jaxprune.tune.smaller_network import in_words
 from jaxprune.tune.store import Store
 from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
 from jaxprune.tune.whole_networks import Timed, timed_in_turns, timed_within, timing
 from jaxprune.weights.fingerprint import fingerprint
 
-SLACK = 0.05  # relative error allowed for predictions
 _log = logging.getLogger(__name__)
 _FORMAT = 2  # version of the stored results; other versions are recomputed
 
@@ -122,11 +115,11 @@ def tune(
     table = _cost_table(network, settings, keep)
     losses = Losses(kind, network.dense, halves, keep)
     _log.info("Estimating the risks of up to %d plans on %d images.", settings.limit, len(halves.first))
-    plans, rejected = _searched(network, table, losses, show, bound, settings)
+    plans, rejected = contenders.searched(network, table, losses, show, bound, settings)
     risks = [float(losses.estimate(plan).mean()) for plan in plans]
     order = pareto_testing.front([bound.of(plan.cost) for plan in plans], risks) if plans else []
     front = [plans[index] for index in order]
-    cascades = _cascades(network, table, losses, [*plans, *(plan for plan, _ in rejected)], bound, settings)
+    cascades = contenders.cascades(network, table, losses, [*plans, *(plan for plan, _ in rejected)], bound, settings)
     _log.info("Timing whole networks in turns: the dense one, and some of %d plans that no other beats.", len(front))
     if bound.on_cost:
         finalists, timed = timed_within(network.dense, network.smaller, front, bound, settings, keep)
@@ -162,9 +155,10 @@ def tune(
         settings=settings,
         images=(len(halves.first), len(halves.second)),
         healed=next((name for name, fast in (healed or {}).items() if fast is tuned), ""),
-        img_size=_size(tuned) if best and best.method == smaller_images.METHOD else 0,
+        img_size=_size(tuned) if best and contenders.reads_less(best, network.dense) else 0,
         about=about,
         cascade=tuple(member.name for member in best.members) if best else (),
+        smaller=in_words(network.smaller) if network.smaller is not None else "",
         gallery=tuple(halves.first.tolist()) if is_retrieval else (),
     )
 
@@ -249,75 +243,6 @@ def _cost_table(network: Networks, settings: Settings, store: Store) -> CostTabl
     key = {"methods": network.methods, **timing(settings)}
     make = lambda: cost_table.measure(network.dense, network.methods, settings.batch_size, settings.rounds).as_json()
     return CostTable.from_json(store.text("cost table", make, **key))
-
-
-def _searched(
-    network: Networks, table: CostTable, losses: Losses, show: Any, bound: Bound, settings: Settings
-) -> Searched:
-    """The plans to estimate on all images, with the one that the network was trained with, and the rejected ones."""
-    methods = [method for method in table.methods() if method in network.methods]
-    trained = [own_weights(name, fast, network.dense, table) for name, fast in network.trained.items()]
-    if not methods and not trained:
-        raise UserError(f"The network can follow none of {', '.join(network.methods)}: name other methods.")
-    trained_names = {plan.name for plan in trained}
-    predicted = table.predict(network.dense)
-    dense, within = bound.of(predicted), bound.against(predicted)
-    prefix = host_of(network.dense).sites(network.dense.preprocessing.img_size)[0].num_prefix_tokens
-    stairs = [rows - prefix for rows in table.stairs()]
-    cost = lambda plan: bound.of(plan.cost)
-
-    def allowed(plan: Candidate) -> bool:
-        return cost(plan) < dense and within.holds(plan.cost, settings.batch_size, SLACK)
-
-    def pool(mixed: tuple[str, ...]) -> list[Candidate]:
-        plans = candidates(network.dense, mixed, network.places, settings.kept, table.predict, stairs)
-        return [plan for plan in plans if allowed(plan) and plan.name not in trained_names]
-
-    rivals = {}
-    if settings.smaller_images:
-        predict = lambda smaller: table.predict(smaller, network.dense)
-        rivals[smaller_images.METHOD] = smaller_images.candidates(network.dense, show, settings.kept, predict)
-    if "diffrate" in methods:
-        rivals[PUBLISHED] = published(network.dense, table.predict)
-    beside = {method: [plan for plan in plans if allowed(plan)] for method, plans in rivals.items()}
-    if settings.exhaustive:
-        return Searched(
-            [*(plan for method in methods for plan in pool((method,))), *itertools.chain(*beside.values()), *trained],
-            [],
-        )
-    limits = {"alpha": bound.risk, "limit": settings.limit}
-    plans = search(methods, pool, losses.estimate, dense, cost, **limits)
-    searched = [plans]
-    for method in beside:
-        searched.append(search((method,), lambda names: beside[names[0]], losses.estimate, dense, cost, **limits))
-    promising, rejected = (list(itertools.chain(*lists)) for lists in zip(*searched, strict=True))
-    return Searched([*promising, *trained], rejected)
-
-
-def _cascades(
-    network: Networks,
-    table: CostTable,
-    losses: Losses,
-    plans: Sequence[Candidate],
-    bound: Bound,
-    settings: Settings,
-) -> list[Candidate]:
-    """The most promising cascades under thresholds; none where none is asked for, or memory is bounded.
-
-    Args:
-      plans: all that were evaluated.
-    """
-    # A cascade takes the memory of the largest of its networks.
-    if not settings.cascades or bound.kind == "memory":
-        return []
-    predict = lambda smaller: table.predict(smaller, network.dense)
-    sizes = smaller_images.sized(network.dense, settings.kept, predict) if settings.smaller_images else []
-    planned = [plan for plan in plans if plan.method != smaller_images.METHOD]
-    risks = [float(losses.estimate(plan, 0).mean()) for plan in planned]
-    members = cascade_candidates.members_of(network.dense, table.predict(network.dense), sizes, planned, risks)
-    (dense,) = (member for member in members if member.name == DENSE)
-    _log.info("Estimating the risks of cascades of %s.", ", ".join(member.name for member in members))
-    return cascade_candidates.candidates(members, losses.exits, dense, bound, settings)
 
 
 def _with_cascades(

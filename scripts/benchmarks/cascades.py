@@ -1,10 +1,11 @@
 """Cascades of image sizes and plans against every one of them alone: accuracy, agreement, images per second.
 
 python scripts/benchmarks/cascades.py --network weights=dinov2_small.safetensors,name=vit_small_patch14_dinov2 \\
-    --path caltech101_full [--stages 98 126 154 224 tome:r=21 182/tome:r=9] [--batch 32 1] [--rounds 3] [--queue]
+    --path caltech101_full [--stages 98 126 154 224 tome:r=21 img_size=182/tome:r=9] [--batch 32 1] [--rounds 3] \\
+    [--queue]
 
 The folder has `train/` and `test/`. A stage is the network at a size in pixels, under a plan at the largest of these
-sizes, or under a plan at a size, SIZE/PLAN. A linear head for each stage is fitted to its features of the training
+sizes, or under a plan at a size. A linear head for each stage is fitted to its features of the training
 images. With --longest 1 every stage is measured alone, on all test images. Otherwise one half of the test images
 chooses among all cascades of two or three stages: the cheapest whose accuracy is at most --tolerance below that of the
 dense network, which is that of the largest size; and the cheapest that is certified to answer unlike the dense network
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxprune import dynamic, reduction
+from jaxprune import dynamic
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import OverRounds, interleaved, speed_up
 from jaxprune.data.loader import eval_batches
@@ -35,9 +36,10 @@ from jaxprune.errors import UserError, command
 from jaxprune.measures.intervals import paired_difference, share
 from jaxprune.measures.linear_head import LinearHead, fit_linear_head
 from jaxprune.open import open_network, parse, with_head
-from jaxprune.open.rivals import rival
+from jaxprune.open.rivals import cheaper, rival
 from jaxprune.report import plots
 from jaxprune.report.table import write_csv
+from jaxprune.text import file_name
 from jaxprune.tune.cascades import certified_thresholds
 
 BUDGETS = 16  # of each cascade, evenly spaced in the logarithm of the cost
@@ -90,12 +92,8 @@ def networks(args: argparse.Namespace) -> dict[str, Any]:
         raise UserError("No stage is a size: give the size of the dense network too, such as --stages 126 224.")
     dense = open_network(parse(args.network), img_size=sizes[0])
     found = {f"{sizes[0]} px": dense} | {f"{size} px": rival(dense, f"img_size={size}") for size in sizes[1:]}
-    for stage in args.stages:
-        size, slash, plan = stage.rpartition("/")
-        if not plan.isdigit():
-            network = rival(dense, f"img_size={size}") if slash else dense
-            found[f"{plan} at {size} px" if slash else plan] = reduction.apply(network, reduction.Plan.from_text(plan))
-    return found
+    reduced = [stage for stage in args.stages if not stage.isdigit()]
+    return found | {stage: cheaper(dense, stage) for stage in reduced}
 
 
 def through(network: Any, pixels: np.ndarray, batch: int) -> np.ndarray:
@@ -109,7 +107,7 @@ def stages(args: argparse.Namespace, found: Mapping[str, Any], train: Photos, te
     """Fits the linear head of each stage; the cheapest stage first."""
     made = {}
     for name, network in found.items():
-        path = args.out / f"{name.replace(':', ' ')}.npz"
+        path = args.out / f"{file_name(name)}.npz"
         if not path.is_file():
             width = network.embed_dim
             bare = with_head(network, np.eye(width, dtype=np.float32), np.zeros(width, np.float32))

@@ -1,14 +1,15 @@
 """A segmentation network under plans, and on smaller images with the same head or with heads of their own.
 
-python scripts/studies/segmentation.py --runs RUN [RUN …] --plans tome:r=40 308x420 322x434/tome:r=30 [--rounds 7]
+python scripts/studies/segmentation.py --runs RUN [RUN …] --plans tome:r=40 img_size=308x420 \\
+    img_size=322x434/tome:r=30 [--rounds 7]
 
 The runs are of `segment`, such as configs/dense/camvid.py at several `--config.data.img_size`, or under a
 `--config.plan`, to which the head is then fitted. The first is dense, and the largest: --plans reduce that one, or are
-smaller images that it reads with its own head (ROWSxCOLUMNS), under a plan or not; every network is tested on its
-held-out images. Differences of mIoU from the first run's dense
-network are paired by image, with intervals over draws of images. With --rounds, all networks take turns on batches of
---timed_batch images. Results of a network are stored under --out, so an interrupted study can be resumed. Writes a
-table, a plot of the differences against speed (or cost, without --rounds) and a report.
+smaller images that it reads with its own head, under a plan or not; every network is tested on its held-out images.
+Differences of mIoU from the first run's dense network are paired by image, with intervals over draws of images. With
+--rounds, all networks take turns on batches of --timed_batch images. Results of a network are stored under --out, so an
+interrupted study can be resumed. Writes a table, a plot of the differences against speed (or cost, without --rounds)
+and a report.
 """
 
 import argparse
@@ -20,24 +21,22 @@ import numpy as np
 import study
 from ml_collections import ConfigDict
 
-from jaxprune import checkpoints, reduction
+from jaxprune import checkpoints
 from jaxprune.bench.costs import costs
 from jaxprune.commands.segment import inputs
 from jaxprune.commands.segment.settings import test_time
 from jaxprune.commands.shared import dense_networks
 from jaxprune.commands.shared import inputs as shared_inputs
 from jaxprune.commands.shared.dense_settings import preprocessing
-from jaxprune.errors import UserError, command
+from jaxprune.errors import command
 from jaxprune.evaluate.contestants import contestant
 from jaxprune.evaluate.segmentation.measure import measure
 from jaxprune.flops.segmenters import of_segmenter
 from jaxprune.measures.segmentation import Areas, intervals, paired_intervals
-from jaxprune.open.rivals import IMG_SIZE, rival
+from jaxprune.open.rivals import cheaper, is_rival, is_smaller_images
 from jaxprune.reduction import DENSE
 from jaxprune.report import plots
 from jaxprune.train.progress import log_to_terminal
-
-SIZE = r"\d+x\d+"
 
 
 class Tested(NamedTuple):
@@ -58,17 +57,6 @@ def networks_of(run: str, plans: list[str]) -> dict[str, Any]:
     size = f"{'×'.join(map(str, network.preprocessing.sides))} px"
     name = f"{DENSE}, {size}" if network.plan is None else f"{network.plan.text}, its own head, {size}"
     return {name: network, **{text: cheaper(network, text) for text in plans}}
-
-
-def cheaper(network: Any, text: str) -> Any:
-    """The network on smaller images ("308x420"), under a plan ("tome:r=40"), or both ("308x420/tome:r=40")."""
-    size, slash, plan = text.rpartition("/")
-    if not slash and re.fullmatch(SIZE, text):
-        size, plan = text, ""
-    if size and not re.fullmatch(SIZE, size):
-        raise UserError(f"--plans={text!r}: write an image size such as 308x420 before the /.")
-    smaller = rival(network, f"{IMG_SIZE}={size}") if size else network
-    return reduction.apply(smaller, reduction.Plan.from_text(plan)) if plan else smaller
 
 
 def tested(run: str, plans: list[str], out: Path) -> dict[str, Tested]:
@@ -104,7 +92,9 @@ def tested(run: str, plans: list[str], out: Path) -> dict[str, Tested]:
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", nargs="+", required=True, help="of `segment`; plans reduce the first")
-    parser.add_argument("--plans", nargs="*", default=["tome:r=40", "tome:r=55"], help="or ROWSxCOLUMNS, or both")
+    parser.add_argument(
+        "--plans", nargs="*", default=["tome:r=40", "tome:r=55"], help="or img_size=ROWSxCOLUMNS, or both"
+    )
     parser.add_argument("--rounds", type=int, default=0, help="of timing; 0: none")
     parser.add_argument("--timed_batch", type=int, default=4)
     parser.add_argument("--out", type=Path, default=Path("runs/segmentation_study"))
@@ -142,8 +132,8 @@ def run():
         part.table(rows, formats=".3g")
         of = {row["network"]: row for row in rows}
         fitted = [name for name, one in found.items() if one.network.plan is not None and name not in args.plans]
-        sizes = [text for text in args.plans if re.fullmatch(SIZE, text)]
-        both = [text for text in args.plans if "/" in text]
+        sizes = [text for text in args.plans if is_smaller_images(text)]
+        both = [text for text in args.plans if is_rival(text) and not is_smaller_images(text)]
         kinds = {"plans": [text for text in args.plans if text not in (*sizes, *both)], "image sizes": [dense, *sizes]}
         kinds |= {"plans on smaller images": both, "plans, heads of their own": fitted}
         kinds["image sizes, heads of their own"] = [name for name in found if name not in (dense, *args.plans, *fitted)]

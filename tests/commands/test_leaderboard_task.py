@@ -12,6 +12,7 @@ from attacks import leaderboards
 from jaxprune import commands, main
 from jaxprune.bench import leaderboard
 from jaxprune.errors import UserError
+from jaxprune.open.rivals import is_smaller_images
 from jaxprune.report.table import write_csv
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "leaderboard.py"
@@ -69,7 +70,7 @@ def test_rows_are_measured_again_with_their_own_settings_and_a_forged_one_is_nam
         assert wrong == []
 
     rows = leaderboard.read(table)
-    (smaller,) = [row for row in rows if leaderboard.is_smaller(row["plan"])]
+    (smaller,) = [row for row in rows if is_smaller_images(row["plan"])]
     assert smaller["GFLOPs"] < rows[0]["GFLOPs"] and smaller[leaderboard.RESCUED] in (0, pytest.approx(0, nan_ok=True))
     write_csv(table, [rows[0], leaderboard.sealed({**rows[1], "agreement": 0.999}), *rows[2:]])
     found, lines = verify("second")

@@ -105,8 +105,9 @@ def test_what_is_healed_is_not_healed_again(run_directory):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rivals": ("depth=some",)}, "needs a whole number above 0"),
-        ({"rivals": ("img_size=8x0",)}, "needs a whole number above 0"),
+        ({"rivals": ("depth=some",)}, "is no rival: write img_size=182"),
+        ({"rivals": ("img_size=8x0",)}, "is no rival: write img_size=182"),
+        ({"rivals": ("img_size=8/topc:r=1",)}, "topc"),
         ({"rivals": ("nowhere",)}, "no run directory or file nowhere"),
         ({"plans": ()}, "are empty: give a plan"),
         ({"minutes": 0.0}, "are both 0"),

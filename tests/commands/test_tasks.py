@@ -122,9 +122,10 @@ def test_evaluate_at_another_resolution(runs, tmp_path):
 @pytest.mark.slow
 def test_evaluate_takes_plans(runs, tmp_path):
     workdir, summary = runs
-    names = ("topk:keep_rate=1.0", "ats", "img_size=24")
+    names = ("topk:keep_rate=1.0", "ats", "img_size=24", "img_size=24/topk@1:keep_rate=1.0")
     found = run("evaluate.py", tmp_path, run=str(workdir / "finetune"), plans=names, reduction_loc=(1,))
-    assert 0 <= found["accuracy, img_size=24"] <= 1  # a rival stands among plans
+    # A rival stands among plans, also with one that drops nothing.
+    assert 0 <= found["accuracy, img_size=24"] == found["accuracy, img_size=24/topk@1:keep_rate=1.0"] <= 1
     assert found["accuracy, topk:keep_rate=1.0"] == found["accuracy"] == pytest.approx(summary["accuracy"])
     page = (tmp_path / "report.html").read_text()
     assert "Under token-reduction plans" in page and "mean number of rows in use" in page

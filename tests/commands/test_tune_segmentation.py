@@ -102,7 +102,8 @@ def test_a_run_on_scenes_is_tuned_by_shares_of_pixels(tmp_path, capsys):
     for changes, words in (
         ({"img_size": 24}, "leave --config.img_size out"),
         ({"neighbours": 3}, "neighbours=3 is for networks without a classifier"),
-        ({"data.source": "scenes", "bound": "accuracy"}, "bound=accuracy needs label maps"),
+        ({"data.source": "scenes", "bound": "accuracy"}, "Lost accuracy needs label maps"),
+        ({"data.source": "scenes", "bound": "speedup", "value": 2.0, "error": "accuracy"}, "Lost accuracy needs label"),
     ):
         with pytest.raises(UserError, match=words):
             run(tmp_path / "refused", **{**settings, **changes})

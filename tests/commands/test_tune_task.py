@@ -135,11 +135,11 @@ def test_a_cascade_is_told_in_the_table_and_on_the_page(gallery):
     row = Row(name, 0.8, Cost(0.9, 1.0), timed(0.9), 1, 40, test, reach=reach)
     table = CostTable((), Cost(0.0, 0.0), Cost(2.0, 1.0))
     settings = (Bound("agreement", 0.9), tune.Settings(cascades=True), (40, 40), "", 0, "an error")
-    tuned = tune.Tuned(name, None, "why", (dense, row), (name,), table, *settings, tuple(reach), gallery)
+    tuned = tune.Tuned(name, None, "why", (dense, row), (name,), table, *settings, tuple(reach), "", gallery)
     (first, second) = page.table(tuned)
     assert first.mixture is None and second.mixture == "100 % of the images reach img_size=8, 25 % dense"
     section = Section("Tuned", "tuned")
-    page.describe(section, tuned, Path("run") / "cascade.safetensors")
+    page.describe(section, tuned, cascade=Path("run") / "cascade.safetensors")
     text = section.render()
     for words in (
         *("times the share of the estimation images that reach it", "one δ, 0.1, covers all that were tested together"),

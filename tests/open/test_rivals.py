@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxprune import checkpoints, dense, models
+from jaxprune import checkpoints, dense, models, reduction
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
-from jaxprune.open.rivals import abstract_rival, rival, size_text
+from jaxprune.open.rivals import abstract_rival, is_rival, is_smaller_images, rival, size_text
 from jaxprune.ops.posembed import resample
+from jaxprune.reduction import Plan
 
 SIZES = {"patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 
@@ -37,6 +38,19 @@ def test_windows_with_relative_positions_keep_their_tables_at_another_size(tmp_p
         before, after = variables(model), variables(small)
         assert all(np.array_equal(after[name][...], before[name][...]) for name in before)
         assert rival(small, "img_size=24").encoder.grid == (3, 3)
+
+
+def test_a_rival_follows_a_plan_behind_the_stroke():
+    model = models.create("vit", img_size=32, **SIZES, num_classes=3, rngs=nnx.Rngs(0))
+    fast, images = rival(model, "img_size=24/topk@1:keep_rate=0.5"), jnp.linspace(-1, 1, 2 * 24 * 24 * 3)
+    images = images.reshape(2, 24, 24, 3)
+    logits, aux = fast(images)
+    expected, _ = reduction.apply(rival(model, "img_size=24"), Plan.from_text("topk@1:keep_rate=0.5"))(images)
+    np.testing.assert_array_equal(logits, expected)
+    assert aux.kept[0].shape == (2, 4) and model.plan is None
+    assert is_rival("img_size=24/topk@1:keep_rate=0.5") and not is_smaller_images("img_size=24/topk@1:keep_rate=0.5")
+    with pytest.raises(UserError, match="topc"):
+        rival(model, "img_size=24/topc")
 
 
 def test_changes_that_there_are_not():

@@ -21,6 +21,18 @@ def test_columns_line_up():
     )  # fmt: skip
 
 
+def test_long_names_lose_their_middle_unless_rows_could_then_not_be_told_apart():
+    names = ["+".join(f"tome@{block}:num_keep={left - block}" for block in range(12)) for left in (240, 190)]
+    lines = as_text([{"plan": name, "ms": 1.0} for name in names]).splitlines()
+    assert all(len(line) < 64 for line in lines) and len(set(lines)) == 3
+    for name, line in zip(names, lines[1:], strict=True):
+        beginning, _, end = line.split()[0].partition("…")
+        assert name.startswith(beginning) and name.endswith(end) and len(beginning) + len(end) == 55
+    alike = [f"{name}+topk@8:num_keep={left}+{names[0]}" for name, left in ((names[0], 9), (names[0], 8))]
+    lines = as_text([{"plan": name, "ms": 1.0} for name in alike]).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == alike
+
+
 def test_a_csv_has_every_column_and_what_rows_share(tmp_path):
     write_csv(tmp_path / "rows.csv", ROWS, device="cpu")
     with (tmp_path / "rows.csv").open() as file:

@@ -40,7 +40,7 @@ def tuned(**changes):
     table = CostTable(BLOCKS, Cost(0.001, 0.5), Cost(0.04, 8.0))
     values = (CHEAP, None, why, rows, (SAFE, CHEAP), table, Bound("agreement", 0.9), Settings(batch_size=8), (100, 100))
     made = Tuned(*values)._replace(**changes)
-    return made._replace(about=ClassLoss.about(made.bound))
+    return made._replace(about=ClassLoss.about(made.bound), smaller="192 wide, 12 blocks, 5.5 M parameters")
 
 
 def test_plans_are_listed_with_cost_risk_and_test(part_of):
@@ -85,7 +85,8 @@ def test_the_choice_is_explained(part_of):
     assert times == (
         "Times are for a batch of 8: measured in turns if a network was timed as a whole, else predicted from 2 kinds "
         "of blocks that were timed one by one, and scaled to the measured time of the dense network. Predicted times "
-        "of the timed plans are off by 6.0% (median). The next smaller dense network takes 20 ms; its risk is unknown."
+        "of the timed plans are off by 6.0% (median). The next smaller dense network (192 wide, 12 blocks, 5.5 M "
+        "parameters) takes 20 ms; its risk is unknown."
     )
     assert blocks.title == "Blocks on this device" and blocks.tables[0].rows == [
         ["kind", "role", "state", "rows", "left", "macs", "ms", "MiB"],

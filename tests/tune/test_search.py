@@ -109,6 +109,8 @@ def test_bounds_hold_or_do_not():
     assert Bound("memory", 100.0).holds(cost, 8) and not Bound("memory", 99.0).holds(cost, 8)
     assert Bound("accuracy", 0.02).risk == 0.02 and Bound("agreement", 0.97).risk == 0.03
     twice = Bound("speedup", 2.0)
+    assert twice.counts == "agreement" and Bound("accuracy", 0.02).counts == "accuracy"
+    assert twice._replace(error="accuracy").against(cost).counts == "accuracy"
     assert twice.against(Cost(0.05, 0.0)).holds(cost, 8) and not twice.against(Cost(0.03, 0.0)).holds(cost, 8)
     assert twice.on_cost and twice.risk == 1.0 and str(twice) == "speedup at least 2 times the speed of dense"
     assert Bound("latency", 5.0).against(cost) == Bound("latency", 5.0)
@@ -127,6 +129,8 @@ def test_bounds_hold_or_do_not():
         (Bound("latency", 5.0, alpha=1.5), "alpha=1.5"),
         (Bound("latency", 5.0, alpha=0.0), "alpha=0.0 is no risk that images can show"),
         (Bound("agreement", 0.9, alpha=0.1), "leave alpha"),
+        (Bound("latency", 5.0, error="speed"), "Unknown error of a bound"),
+        (Bound("agreement", 0.9, error="accuracy"), "leave error=accuracy out"),
     ],
 )
 def test_bounds_that_make_no_sense_are_refused(bound, words):

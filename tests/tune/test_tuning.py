@@ -1,6 +1,7 @@
 """A network is tuned: what comes out, that it goes on where it was, what it refuses."""
 
 import dataclasses
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ from flax import nnx
 
 from jaxprune import models, reduction
 from jaxprune.bench.timing import OverRounds
+from jaxprune.commands.tune import page
 from jaxprune.errors import UserError
 from jaxprune.evaluate.forwards import pixels
 from jaxprune.measures.training_images import TrainingImages
@@ -146,6 +148,13 @@ def test_accuracy_and_features_and_a_network_that_was_trained_under_a_plan(class
     assert [row.errors for row in found.rows] == [row.errors for row in agreed.rows]
     with pytest.raises(UserError, match="no label"):
         tune(classifier, images(), bound=Bound("accuracy", 0.5), settings=QUICK)
+    # With a bound on cost, errors are lost answers only if that is asked for: no network loses what is never right.
+    never = np.full(len(labels), labels.max() + 1)
+    fast, twice = Bound("speedup", 1.01), Bound("speedup", 1.01, 1.0, "accuracy")
+    lost = tune(classifier, images(), bound=twice, settings=QUICK, labels=never)
+    other = tune(classifier, images(), bound=fast, settings=QUICK, labels=never)
+    assert not any(row.errors for row in lost.rows) and any(row.errors for row in other.rows)
+    assert "gets right" in lost.about and "gets right" not in other.about
     encoder = models.create("vit", **SIZES, num_classes=0, kernel_init=SPREAD, rngs=nnx.Rngs(0))
     trained = reduction.apply(encoder, Plan("sit", 0.5, (1,)), rngs=nnx.Rngs(0))
     found = tune(trained, images(), bound=Bound("agreement", 0.5), settings=QUICK)
@@ -231,6 +240,26 @@ def test_smaller_images_win_where_no_plan_is_cheaper(classifier, counting_device
     assert {None, (12, 12)} == set(asked)
     found = tune(classifier, lambda numbers: at(numbers), **call)
     assert found.img_size == 0 and not [row for row in found.rows if row.name.startswith("img_size=")]
+
+
+@pytest.mark.slow
+def test_plans_on_smaller_images_win_where_both_are_needed(classifier, counting_device):
+    """Each is the network on smaller images under the plan; within the bound nothing else is cheap enough."""
+    shown, settings = images(), dataclasses.replace(QUICK, plans_on_smaller_images=True, limit=6)
+    alone = tune(classifier, shown, bound=Bound("agreement", 0.01), settings=dataclasses.replace(QUICK, limit=6))
+    cheapest = min(row.cost.seconds for row in alone.rows if row.errors is not None)
+    dense = next(row.cost.seconds for row in alone.rows if row.name == "dense")
+    bound = Bound("speedup", 1.01 * dense / cheapest)
+    assert not tune(classifier, shown, bound=bound, settings=QUICK).plan
+    found = tune(classifier, shown, bound=bound, settings=settings)
+    assert found.plan in ("img_size=12/topk@1:keep_rate=0.75", "img_size=12/topk@1:keep_rate=0.5")
+    assert found.img_size == 12 and found.model.plan.text == found.plan.partition("/")[2] == page.plan_text(found)
+    row = next(row for row in found.rows if row.name == found.plan)
+    first, second = np.split(np.random.default_rng(0).permutation(40), 2)
+    wrong = answers_of(rival(classifier, found.plan), shown) != answers_of(classifier, shown)
+    assert row.errors == wrong[first].sum() and row.tested.errors == wrong[second].sum()
+    words = page.in_other_commands(found, Path("plan.txt"), Path("cascade"))
+    assert "--config.img_size=12 --config.plan=plan.txt." in words and f"('{found.plan}',)" in words
 
 
 def test_an_array_is_shown_smaller_as_pixels(classifier):

@@ -20,6 +20,7 @@ from jaxprune.errors import UserError
 from jaxprune.files import make_directory
 from jaxprune.measures.intervals import Interval
 from jaxprune.open import Origin
+from jaxprune.open.rivals import is_smaller_images
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, findings, plots, spread
 from jaxprune.report.table import Table, as_text, column, write_csv
@@ -121,7 +122,7 @@ def _again(config: Config, claimed: Sequence[leaderboard.Row], workdir: Path) ->
     origins, measured = several_networks.origins(config), {}
     for (label, *_), rows, settings in zip(groups, groups.values(), configs, strict=True):
         if label in origins:
-            besides = (DENSE, *filter(leaderboard.is_smaller, (row["plan"] for row in rows)))
+            besides = (DENSE, *filter(is_smaller_images, (row["plan"] for row in rows)))
             plans = [texts[label, row["plan"]] for row in rows if row["plan"] not in besides]
             new = {row["plan"]: row for row in _rows(settings, label, origins[label], plans, workdir)}
             measured.update({(label, row["plan"]): new.get(texts[label, row["plan"]]) for row in rows})
@@ -161,7 +162,7 @@ def _verified(
     name, faster = f"{claimed['network']} {claimed['plan']}", claimed["speed-up"]
     if measured is None:
         why = "its network is not in the config"
-        if leaderboard.is_smaller(claimed["plan"]):
+        if is_smaller_images(claimed["plan"]):
             why += ", or has another size at half of its patches"
         return VerifiedRow(name, faster, ("", "", ""), False, "not compared", "", why)
     dense = [

@@ -1,6 +1,6 @@
 """Healed networks on the page: accuracy against measured speed, and how each came closer to the dense network."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from jaxprune.commands.recover.students import Healing
 from jaxprune.commands.shared import plans_page, reporting
 from jaxprune.evaluate.collectors.kept import KeptPatches
 from jaxprune.measures.intervals import Interval
+from jaxprune.open.rivals import is_smaller_images
 from jaxprune.recover.compare import RateRow, Row
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, findings, plots, spread
@@ -21,10 +22,10 @@ COLUMNS = (
     *("name", "speed", "accuracy", "lost", "agreement"),
     *("agreement_before", "rescued", "gflops", "minutes", "images"),
 )
-# What stands beside every plan, by how its row begins.
-_BASELINES = {
-    "random": "Random (--config.plans)",
-    "img_size=": "the same network on smaller images (--config.rivals)",
+# What stands beside every plan, and the names of its rows.
+_BASELINES: dict[str, Callable[[str], bool]] = {
+    "Random (--config.plans)": lambda name: name.startswith("random"),
+    "the same network on smaller images (--config.rivals)": is_smaller_images,
 }
 
 
@@ -130,7 +131,7 @@ def _learned(minutes: float) -> str:
 def _not_compared(section: Section, names: Iterable[str]) -> None:
     """Warns of baselines that no plan stands beside."""
     names = tuple(names)
-    missing = [title for start, title in _BASELINES.items() if not any(name.startswith(start) for name in names)]
+    missing = [title for title, has_name in _BASELINES.items() if not any(map(has_name, names))]
     if missing:
         section.note(
             f"Not compared: {' and '.join(missing)}. Without them nobody knows whether a plan pays.", "warning"

@@ -19,6 +19,7 @@ from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors.kept import DRAWN
 from jaxprune.nn.host import Host
 from jaxprune.open import open_network
+from jaxprune.open.rivals import is_smaller_images
 from jaxprune.recover import compare
 from jaxprune.recover.compare import Judge, Opinion, Replies, Row
 from jaxprune.reduction import DENSE
@@ -72,9 +73,7 @@ def _compared(config: Config, teacher: Host, healing: Healing, train: Source, te
         }
     )
     failed = [
-        ~opinion.right
-        for name, opinion in opinions.items()
-        if name.startswith("img_size=") and opinion.right is not None
+        ~opinion.right for name, opinion in opinions.items() if is_smaller_images(name) and opinion.right is not None
     ]
     where = np.all(failed, axis=0) if failed else None
     rows = [

@@ -7,8 +7,8 @@ from jaxprune import recover
 from jaxprune.commands.shared import inspection, several_networks, train_first
 from jaxprune.commands.shared.settings import number, record, refused, setting
 from jaxprune.config import Config
-from jaxprune.errors import UserError
-from jaxprune.open.rivals import AUTO, CHANGES, IMG_SIZE
+from jaxprune.open import rivals
+from jaxprune.open.rivals import AUTO, is_rival
 from jaxprune.recover.learning import parse
 
 
@@ -67,15 +67,10 @@ def check_rival(text: str, name: str) -> None:
     Raises:
       UserError: see above.
     """
-    change, _, value = text.partition("=")
-    if text == AUTO:
-        return
-    if change not in CHANGES:
+    if is_rival(text):
+        rivals.parse(text)
+    elif text != AUTO:
         several_networks.check_name(text, name)
-        return
-    sides = value.split("x") if change == IMG_SIZE else [value]
-    if len(sides) > 2 or not all(side.isdigit() and int(side) for side in sides):
-        raise UserError(f"{name}={text!r} needs a whole number above 0: write for example {change}=9.")
 
 
 def settings_of(config: Config, *, plain: bool = False) -> recover.Settings:

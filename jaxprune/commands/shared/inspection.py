@@ -10,6 +10,7 @@ from jaxprune.commands.shared.groups import ClassifierFile, Data, Model, Normali
 from jaxprune.commands.shared.settings import number, path, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.errors import PLACE, UserError, quoted, shortened
+from jaxprune.open import rivals
 from jaxprune.open.rivals import is_rival
 
 QUARTERS = "empty: after a quarter, a half, three quarters"
@@ -133,8 +134,9 @@ class PlanTexts:
             if networks.plan(config, text).at_input and not ("scorer" in config and config.scorer):
                 raise UserError("It drops patches by scores and needs a scorer, such as --config.scorer=norm.")
 
-        for text in (text for text in config.plans if not is_rival(text)):
-            yield from (f"{prefix}plans={quoted(text)}: {why}" for why in refused(lambda text=text: refuse(text)))
+        for text in config.plans:
+            check = rivals.parse if is_rival(text) else refuse
+            yield from (f"{prefix}plans={quoted(text)}: {why}" for why in refused(lambda c=check, text=text: c(text)))
 
 
 @record()
@@ -146,8 +148,8 @@ class OnlyPlans(PlanTexts):
         """Yields that a rival is no plan."""
         for text in filter(is_rival, config.plans):
             yield (
-                f"{prefix}plans={quoted(text)} is the dense network, changed, and no plan: `evaluate`, `benchmark`, "
-                "`segment` and `detect` put it beside plans; here leave it out."
+                f"{prefix}plans={quoted(text)} is the dense network, changed, and no plan alone: `evaluate`, "
+                "`benchmark`, `segment` and `detect` put it beside plans; here leave it out."
             )
 
 

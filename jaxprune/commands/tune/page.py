@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxprune.measures.intervals import Interval
+from jaxprune.open.rivals import is_rival, is_smaller_images
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, plots, spread
 from jaxprune.report.table import Table, column
@@ -112,11 +113,12 @@ def summary(tuned: Tuned) -> dict[str, Any]:
     return values if off is None else {**values, "prediction off by": off}
 
 
-def describe(section: Section, tuned: Tuned, cascade: Path | None = None) -> None:
+def describe(section: Section, tuned: Tuned, plan: Path = Path("plan.txt"), cascade: Path | None = None) -> None:
     """Adds the results to a section of a report.
 
     Args:
-      cascade: the file of the cascade, if one was chosen.
+      plan: the file of the plan, if one was chosen.
+      cascade: the file of the cascade, likewise.
     """
     bound, (estimating, testing) = tuned.bound, tuned.images
     section.note(tuned.why, kind="info" if tuned.plan else "warning")
@@ -132,8 +134,9 @@ def describe(section: Section, tuned: Tuned, cascade: Path | None = None) -> Non
         section.command(f"--config.run={cascade}")
     elif tuned.img_size:
         commands = "`predict` and `benchmark` open it" if _graded(tuned) else "every command opens it"
-        section.text(f"It is the same network on smaller images, without a plan; {commands} with:")
-        section.command(_size_option(tuned))
+        how = f"under the plan {tuned.model.plan}" if "/" in tuned.plan else "without a plan"
+        section.text(f"It is the same network on smaller images, {how}; {commands} with:")
+        section.command(_options(tuned, plan))
     elif tuned.plan:
         section.text(
             "The plan, as text for `jaxprune.reduction.Plan.from_text`; `--config.plan` and `--config.plans` also take "
@@ -160,7 +163,10 @@ def describe(section: Section, tuned: Tuned, cascade: Path | None = None) -> Non
     missed = f" Predicted times of the timed plans are off by {off:.1%} (median)." if off is not None else ""
     smaller = next((row for row in tuned.rows if row.name == SMALLER), None)
     if smaller is not None:
-        missed += f" The next smaller dense network takes {1000 * smaller.cost.seconds:.3g} ms; its risk is unknown."
+        missed += (
+            f" The next smaller dense network ({tuned.smaller}) takes {1000 * smaller.cost.seconds:.3g} ms; its "
+            "risk is unknown."
+        )
     section.text(
         f"Times are for a batch of {tuned.settings.batch_size}: measured in turns if a network was timed "
         f"as a whole, else predicted from {len(tuned.table.parts)} kinds of blocks that were timed one by one, "
@@ -191,14 +197,23 @@ def in_other_commands(tuned: Tuned, plan: Path, cascade: Path) -> str:
         return ""
     compared = tuned.plan if tuned.img_size else plan
     return (
-        f"Other commands take it as {_size_option(tuned) if tuned.img_size else f'--config.plan={plan}'}. Its accuracy "
+        f"Other commands take it as {_options(tuned, plan)}. Its accuracy "
         f"less that of dense, paired by image: --config=configs/evaluate.py with --config.plans=\"('{compared}',)\"."
     )
 
 
-def _size_option(tuned: Tuned) -> str:
+def plan_text(tuned: Tuned) -> str:
+    """The plan for `plan.txt`, without the size of the images; "" where the answer is, or has, none."""
+    if tuned.healed or tuned.cascade:
+        return ""
+    return tuned.plan.partition("/")[2] if tuned.img_size else tuned.plan
+
+
+def _options(tuned: Tuned, plan: Path) -> str:
+    """The options by which other commands take a plan, smaller images, or both."""
     size = tuned.img_size if isinstance(tuned.img_size, int) else f'"{tuned.img_size}"'
-    return f"--config.img_size={size}"
+    sized = [f"--config.img_size={size}"] if tuned.img_size else []
+    return " ".join([*sized, *([f"--config.plan={plan}"] if plan_text(tuned) else [])])
 
 
 def _graded(tuned: Tuned) -> bool:
@@ -231,8 +246,8 @@ def _family(row: Row) -> str:
         return DENSE
     if row.reach:
         return "cascades"
-    if row.name.startswith(f"{smaller_images.METHOD}="):
-        return "smaller images"
+    if is_rival(row.name):
+        return "smaller images" if is_smaller_images(row.name) else smaller_images.UNDER_PLANS
     steps = row.name.split("+")
     methods = "+".join(dict.fromkeys(step.partition("@")[0] for step in steps))
     places = [(int(first), int(last or first)) for first, last in re.findall(r"@(\d+)(?:-(\d+))?:", row.name)]
@@ -244,6 +259,9 @@ def _label(tuned: Tuned, row: Row, alone: bool) -> str:
     """The text beside a point: the amount left in the end, and the method if no legend shows it."""
     if row.reach:
         return "chosen" if row.name == tuned.plan else ""
+    if is_rival(row.name) and not is_smaller_images(row.name):
+        amount = f"{row.name.partition('/')[0].partition('=')[2]} px, {row.name.rpartition('=')[2]}"
+        return f"{amount}{', chosen' if row.name == tuned.plan else ''}"
     amount = row.name.rpartition("@")[2].partition(",")[0].rpartition("=")[2]  # the first setting of the last step
     if _family(row) == "smaller images":
         amount += " px"

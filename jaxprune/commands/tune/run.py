@@ -16,6 +16,7 @@ from jaxprune.files import write_atomically
 from jaxprune.train import workdir as workdirs
 from jaxprune.tune import Settings, Tuned, tune
 from jaxprune.tune.store import Store
+from jaxprune.tune.tuned import SMALLER
 
 FOLDER = "tuned"
 PLAN = "plan.txt"
@@ -42,13 +43,15 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         )
         rows = page.table(tuned)
         rows.write_csv(workdir / "tune.csv", **device())
-        _write_plan(workdir / PLAN, "" if tuned.healed or tuned.img_size or tuned.cascade else tuned.plan)
+        _write_plan(workdir / PLAN, page.plan_text(tuned))
         _write_cascade(workdir / CASCADE, tuned, subject)
         slug = f"tune-{Path(subject.origin).name}"
         with reporting.report_section(workdir, subject.origin, "Tuned to this device", slug) as section:
-            page.describe(section, tuned, workdir / CASCADE)
+            page.describe(section, tuned, workdir / PLAN, workdir / CASCADE)
             reporting.broken_files(section, subject.source)
     print(rows.only(*_IN_TERMINAL, *_OF_SOME).text(ends=False))
+    if any(row.name == SMALLER for row in tuned.rows):
+        print(f"{SMALLER}: {tuned.smaller}; only its time is known.")
     print(tuned.why)
     if tuned.plan:
         print(f"Its risk is {tuned.about}.")

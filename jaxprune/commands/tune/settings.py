@@ -33,6 +33,9 @@ class Settings(inspection.NetworkInspection):
     )
     value: float = number(0.95, "the bound: share from 0 to 1, times as fast, ms per batch, images/s, or MiB", above=0)
     alpha: float = number(1.0, "the risk that is allowed with a bound on cost; 1: any", above=0, at_most=1)
+    error: str = setting(
+        "agreement", 'what the risk counts with a bound on cost: other answers, or "accuracy": right ones that are lost'
+    )
     delta: float = number(0.1, "the probability that is allowed for violating the bound", above=0, below=1)
     methods: tuple[str, ...] = setting(METHODS, "methods without parameters; empty: all. Random is the baseline")
     places: tuple[tuple[int, ...], ...] = setting(
@@ -46,6 +49,7 @@ class Settings(inspection.NetworkInspection):
     most_tested: int = number(3, "maximum number of plans of the front to time and test", at_least=1)
     exhaustive: bool = setting(False, "True: evaluates all plans of the methods, on all images of the first half")
     smaller_images: bool = setting(True, "also the same network on smaller images, with these shares of the patches")
+    plans_on_smaller_images: bool = setting(False, "also plans on these smaller images; takes longer")
     cascades: bool = setting(False, "also cascades of these networks: easy images leave at a cheap one; takes longer")
     healed: tuple[str, ...] = setting((), "files of recover, tried beside plans; images that taught them are left out")
     smaller: str = setting("", 'a run, or "weights=FILE,name=NAME"; empty: the next smaller width, untrained')
@@ -79,9 +83,9 @@ class Settings(inspection.NetworkInspection):
 
 
 def bound_of(config: Config) -> Bound:
-    """The bound of `config.bound`, `config.value` and `config.alpha`.
+    """The bound of `config.bound`, `value`, `alpha` and `error`.
 
     Raises:
       UserError: they do not fit together.
     """
-    return Bound(config.bound, float(config.value), float(config.alpha)).check()
+    return Bound(config.bound, float(config.value), float(config.alpha), config.error).check()

@@ -11,7 +11,7 @@ from jaxprune.commands import segment
 from jaxprune.commands.segment import inputs as segment_inputs
 from jaxprune.commands.segment.networks import time_of_run, trained, with_recorded
 from jaxprune.commands.shared import dense_networks, inputs, networks
-from jaxprune.commands.tune.settings import Settings
+from jaxprune.commands.tune.settings import Settings, bound_of
 from jaxprune.config import Config
 from jaxprune.data.sample import Picked, Sample
 from jaxprune.errors import UserError
@@ -65,7 +65,7 @@ def _of_images(config: Config) -> Subject:
     origin = str(networks.origin(config))
     config = inputs.with_data_of(origin, model.preprocessing, config)
     source = inputs.source(config, "eval")
-    if config.bound == "accuracy" and model.num_classes:
+    if bound_of(config).counts == "accuracy" and model.num_classes:
         inputs.require_classes(source, model.num_classes, origin)
     sample = inputs.sample(config, source)
     show = lambda numbers, record=None: _batches(config, sample, numbers, record)
@@ -123,10 +123,10 @@ def _require_of_pixels(config: Config) -> None:
             f"neighbours={config.neighbours} is for networks without a classifier, and {run} classifies pixels: leave "
             "--config.neighbours out."
         )
-    if config.data.source and config.bound == "accuracy":
+    if config.data.source and bound_of(config).counts == "accuracy":
         raise UserError(
-            f"bound=accuracy needs label maps, which --config.data.source={config.data.source} does not give to tune: "
-            "leave it out for the images of the run, or use --config.bound=agreement."
+            f"Lost accuracy needs label maps, which --config.data.source={config.data.source} does not give to tune: "
+            "leave it out for the images of the run, or bound agreement."
         )
     if not config.data.source and not Path(run).is_dir():
         raise UserError(inputs.no_images(run, config))

@@ -9,7 +9,7 @@ from jaxtyping import Bool
 
 from jaxprune.evaluate import Batch
 from jaxprune.measures.intervals import NO_INTERVAL, Interval, share
-from jaxprune.open.rivals import IMG_SIZE
+from jaxprune.open.rivals import is_smaller_images
 from jaxprune.report.table import column
 
 RESCUED, HARD = "accuracy where smaller images fail", "hard images"
@@ -71,7 +71,7 @@ class HardImages:
     def result(self) -> dict[str, HardScore]:
         """Returns the scores by network."""
         right = {name: np.concatenate(parts) for name, parts in self._right.items()}
-        smaller = [correct for name, correct in right.items() if name.startswith(f"{IMG_SIZE}=")]
+        smaller = [correct for name, correct in right.items() if is_smaller_images(name)]
         if not smaller:
             return {}
         hard = hard_images(smaller)
