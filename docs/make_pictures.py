@@ -6,7 +6,9 @@ those of scikit-image (`pip install scikit-image`; the coffee cup is CC0, by Rac
 Espresso Bar). `docs/results.md` says which file of weights its numbers are of. With `--detector=RUN --cells=BCCD`, a
 run of `configs/dense/bccd.py` and its directory of images, it draws what the run finds in one of its test images; the
 photographs of BCCD are under the MIT licence (https://github.com/Shenggan/BCCD_Dataset). With `--tested=RUN`, a test of
-that run under plans with `--config.rounds`, it draws their AP against their speed, beside smaller images.
+that run under plans with `--config.rounds`, it draws their AP against their speed, beside smaller images. With
+`--segmenter=RUN --photograph=FILE`, a run of `segment` at 350 × 476 pixels, it draws the classes that its network gives
+the pixels of the photograph, full and under plans.
 """
 
 import argparse
@@ -26,15 +28,18 @@ from jaxprune.commands.shared.object_pictures import draw
 from jaxprune.data import Scenes, load_images
 from jaxprune.data.objects.open_objects import open_objects
 from jaxprune.evaluate.detection import TestedImage
+from jaxprune.flops.segmenters import of_segmenter
 from jaxprune.nn.params import jitted
 from jaxprune.nn.tokens import coordinates
+from jaxprune.open.rivals import cheaper
 from jaxprune.ops.patches import patchify
+from jaxprune.ops.resize import resize
 from jaxprune.reduction import Plan, apply
 from jaxprune.reduction.kmedoids import kmedoids
 from jaxprune.reduction.parts.radial_patterns import disc, radii
 from jaxprune.report import plots
 from jaxprune.report.pictures.base import INK, MUTED, to_uint8
-from jaxprune.report.pictures.label_map import palette
+from jaxprune.report.pictures.label_map import legend, overlay, palette
 from jaxprune.report.pictures.layout import beside
 from jaxprune.report.pictures.marks import mask_patches
 from jaxprune.report.pictures.text import load_font
@@ -134,8 +139,31 @@ def front(weights: str) -> None:
     Image.fromarray(beside(panels, GAP)).quantize(256).save(OUT / "front.png", optimize=True)
 
 
+COLOURS, LEAST = 256, 0.002  # of a file; the share of the pixels of a class in the legend
+MERGED = {"70 merged in 7 blocks": "tome@0-6:r=70", "smaller, and 30 merged": "img_size=308x420/tome@0-6:r=30"}
+
+
+def segmented(run: str, photograph: str) -> None:
+    """Draws the classes of a photograph's pixels by the network of a run, full and cheaper, with their agreement."""
+    model, names = jaxprune.checkpoints.load_model(run), jaxprune.checkpoints.load_card(run).class_names
+    record, colours = model.preprocessing, palette(len(names))
+    (picture,) = load_images([photograph], record)
+    shown, panels, full = to_uint8(np.asarray(picture), record.mean, record.std), [], None
+    for title, text in {"full network": "", **MERGED}.items():
+        network = cheaper(model, text) if text else model
+        logits = jitted(network)(load_images([photograph], network.preprocessing))
+        classes = np.asarray(resize(logits, record.img_size, "bilinear")[0].argmax(-1)).astype(np.uint8)
+        full = classes if full is None else full
+        cost, alike = of_segmenter(network).total / 1e9, (classes == full).mean()
+        panels.append(captioned(overlay(shown, classes, colours), title, f"{cost:.1f} GFLOPs, {alike:.1%} alike"))
+    row = beside([captioned(shown, "photograph", " × ".join(map(str, record.img_size)) + " px"), *panels], GAP)
+    present = [number for number in range(len(names)) if (full == number).mean() > LEAST]
+    key = legend([names[number] for number in present], [colours[number] for number in present], row.shape[1])
+    Image.fromarray(np.concatenate([row, key])).quantize(COLOURS).save(OUT / "segmented.png", optimize=True)
+
+
 CELLS_PLAN = "tome:r=20"
-PHOTO, LARGE, COLOURS = (320, 240), 2, 256  # sides of a panel, at whose double boxes are drawn; colours of the file
+PHOTO, LARGE = (320, 240), 2  # sides of a panel, at whose double boxes are drawn
 
 
 def cells(run: str, directory: str) -> None:
@@ -223,6 +251,8 @@ if __name__ == "__main__":
     parser.add_argument("--detector", help="a run of configs/dense/bccd.py")
     parser.add_argument("--cells", help="the directory BCCD, which that run was trained on")
     parser.add_argument("--tested", help="a test of that run under plans")
+    parser.add_argument("--segmenter", help="a run of segment")
+    parser.add_argument("--photograph", help="a photograph for that run")
     arguments = parser.parse_args()
     OUT.mkdir(exist_ok=True)
     assign()
@@ -231,5 +261,7 @@ if __name__ == "__main__":
         front(arguments.weights)
     if arguments.detector and arguments.cells:
         cells(arguments.detector, arguments.cells)
+    if arguments.segmenter and arguments.photograph:
+        segmented(arguments.segmenter, arguments.photograph)
     if arguments.tested:
         cells_under_plans(arguments.tested)
