@@ -113,6 +113,16 @@ def format_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
+def abridged(name: str, most: int = 56) -> str:
+    """Returns a name for a line of a terminal: of a longer one than `most` letters the beginning and the end.
+
+    >>> abridged("topk@3:keep_rate=0.7+topk@6:keep_rate=0.49", 24)
+    'topk@3:keep_rat…ate=0.49'
+    """
+    end = most // 3
+    return name if len(name) <= most else f"{name[: most - end - 1]}…{name[-end:]}"
+
+
 def file_name(text: str) -> str:
     """Returns a readable and unique file name, without a suffix.
 

@@ -21,6 +21,8 @@ from jaxprune.export.portable import flat, trace
 from jaxprune.export.program import IMAGES, Program, as_text, describe, program
 from jaxprune.export.verify import BATCHES, Run, Verified, pixels, write_verified
 from jaxprune.ops import depthwise
+from jaxprune.reduction.parts.find_method import shown_name
+from jaxprune.train.progress import still
 
 OPSET = 21
 METADATA = "jaxprune"  # the key of the file's metadata
@@ -73,11 +75,26 @@ def onnx(
     described["input"]["shape"][0] = batch_size or "batch"
     compared = pixels(images, exported.shape, model.preprocessing)
     _log.info("%s: tracing the network and converting it.", path.name)
-    file = converted(exported, batch_size)
+    if unrolled := _row_by_row(model):
+        _log.warning(
+            "%s: %s goes row by row, in loops that the file unrolls: converting it takes many minutes, and the file is "
+            "slow. StableHLO keeps the loops; tune leaves such methods out with for_onnx=True.",
+            path.name,
+            ", ".join(unrolled),
+        )
+    with still(f"{path.name}: converting"):
+        file = converted(exported, batch_size)
     file.metadata_props.add(key=METADATA, value=as_text(described))
     batches = BATCHES if batch_size is None else (batch_size,)
     data = file.SerializeToString()
     return write_verified(path, data, load, exported, compared, model.preprocessing, batches=batches)
+
+
+def _row_by_row(model: Any) -> list[str]:
+    """The names of the methods of a network's plan that go row by row."""
+    plan = getattr(model, "plan", None)
+    classes = () if plan is None else plan.reducer_classes
+    return [shown_name(cls) for cls in dict.fromkeys(classes) if cls.row_by_row]
 
 
 def require_packages() -> None:

@@ -141,6 +141,7 @@ class ATC(Reducer):
 
     where = "after"
     drops = False
+    row_by_row = True
     needs = frozenset({"keys"})
 
     def __init__(

@@ -59,6 +59,7 @@ class DivPrune(Reducer):
 
     where = "before"
     drops = True
+    row_by_row = True
 
     def flops(self) -> int:
         """n²·d for the cosines between the n incoming rows; the choices only compare.

@@ -12,12 +12,12 @@ from typing import Any, Generic, TypeVar, overload
 from jaxprune.files import write_atomically
 from jaxprune.report.formatting import format_number
 from jaxprune.report.latex_table import latex_table
+from jaxprune.text import abridged
 
 Rows = Sequence[Mapping[str, Any]]
 Record = TypeVar("Record")
 
 _ENDS = {1: ("std",), 2: ("low", "high")}
-_LONGEST = 56  # letters of a name in a terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,18 +201,12 @@ def as_text(rows: Rows) -> str:
     """
     titles = list(dict.fromkeys(title for row in rows for title in row))
     lines = [titles, *([_text(row.get(title, "")) for title in titles] for row in rows)]
-    names = [_abridged(name) for name, *_ in lines]
+    names = [abridged(name) for name, *_ in lines]
     if len(set(names)) == len({name for name, *_ in lines}):  # else rows could not be told apart
         lines = [[name, *line[1:]] for name, line in zip(names, lines, strict=True)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     aligned = lambda line: [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
     return "\n".join("  ".join([line[0].ljust(widths[0]), *aligned(line)]) for line in lines)
-
-
-def _abridged(name: str) -> str:
-    """A name of at most `_LONGEST` letters: of a longer one the beginning and the end."""
-    end = _LONGEST // 3
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - end - 1]}…{name[-end:]}"
 
 
 def _text(value: Any) -> str:

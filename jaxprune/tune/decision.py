@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from jaxprune.reduction import DENSE
+from jaxprune.text import abridged
 from jaxprune.tune import pareto_testing
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cascade_candidates import mixture_text
@@ -39,8 +40,8 @@ def decision(
     confidence = f"with confidence {1 - settings.delta:.3g}"
     if not passed:
         return None, (
-            f"Nothing beats dense: {tried[0].name}, the safest plan, fails {sequence[0].failure} for a risk of at most "
-            f"{bound.risk:.3g} {confidence}."
+            f"Nothing beats dense: {abridged(tried[0].name)}, the safest plan, fails {sequence[0].failure} for a risk "
+            f"of at most {bound.risk:.3g} {confidence}."
         ), tests  # fmt: skip
     best = min(passed, key=lambda plan: bound.of(cost[plan.name]))
     test = tests[best.name]
@@ -49,7 +50,7 @@ def decision(
     unclear = " Its times and those of dense overlap over the rounds: it may not be faster." * (slowest >= fastest)
     mixed = f" Its time is a mixture: {mixture_text(best)}." if best.members else ""
     return best, (
-        f"{best.name} is {speed:.2f} times as fast as dense, and {confidence} its risk is at most "
+        f"{abridged(best.name)} is {speed:.2f} times as fast as dense, and {confidence} its risk is at most "
         f"{bound.risk if bound.risk < 1 else test.limit:.3g}: {test.evidence} independent images."
         f"{mixed}{unclear}"
     ), tests  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxprune.reduction import DENSE
+from jaxprune.text import abridged
 from jaxprune.tune import pareto_testing
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cascade_candidates import Exits
@@ -98,7 +99,7 @@ class Losses:
             name, options = f"{name} in a cascade", {"resizing": True}
         # The dense network is number 0.
         running = self._numbers.setdefault(name, len(self._numbers))
-        about = f"{name}, network {running}, {part}, {len(numbers)} images"
+        about = f"{abridged(name)}, network {running}, {part}, {len(numbers)} images"
         make = lambda: self._kind.answers(model, numbers, dense, about, **options)
         key = {"weights": plan.weights} if plan is not None and plan.weights else {}
         return self._store.arrays(f"{name} {part}", make, images=numbers.tolist(), **self._kind.key, **key)

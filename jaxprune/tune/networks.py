@@ -49,4 +49,11 @@ class Networks(NamedTuple):
             )
         require_untrained(settings.methods)
         places = tuple(map(tuple, settings.places)) or default_places(depth)
-        return cls(dense, trained, smaller, tuple(settings.methods) or reduction.untrained(), places)
+        named = tuple(settings.methods) or reduction.untrained()
+        methods = tuple(name for name in named if not (settings.for_onnx and reduction.methods()[name].row_by_row))
+        if not methods and named:
+            raise UserError(
+                f"for_onnx=True leaves none of the methods {', '.join(named)}, which go row by row: name others, or "
+                "serve them as StableHLO."
+            )
+        return cls(dense, trained, smaller, methods, places)

@@ -30,6 +30,7 @@ class Settings:
       limit: maximum number of plans to evaluate.
       most_tested: maximum number of plans of the front that are timed and may be tested.
       exhaustive: evaluate all plans of the methods, on all estimation images.
+      for_onnx: leave out methods that go row by row (`Reducer.row_by_row`), in a loop that an ONNX file unrolls.
       smaller_images: also try the same network on smaller images, with these fractions of the patches; a segmentation
         network with these fractions of its FLOPs.
       plans_on_smaller_images: also try plans of the best methods on these smaller images.
@@ -48,6 +49,7 @@ class Settings:
     limit: int = 24
     most_tested: int = 3
     exhaustive: bool = False
+    for_onnx: bool = False
     smaller_images: bool = True
     plans_on_smaller_images: bool = False
     cascades: bool = False

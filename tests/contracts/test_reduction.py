@@ -526,6 +526,32 @@ def test_no_cond_is_mapped(method):
     assert not records
 
 
+def lengths_of_loops(jaxpr) -> list[int]:
+    """The trip counts of all loops of a program, also of those inside others."""
+    inner = [
+        part.jaxpr if hasattr(part, "jaxpr") else part
+        for equation in jaxpr.eqns
+        for value in equation.params.values()
+        for part in (value if isinstance(value, (tuple, list)) else [value])
+        if hasattr(part, "jaxpr") or hasattr(part, "eqns")
+    ]
+    own = [equation.params["length"] for equation in jaxpr.eqns if equation.primitive.name == "scan"]
+    return own + [length for part in inner for length in lengths_of_loops(part)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_that_go_row_by_row_say_so(method):
+    """A file without control flow unrolls such a loop, so `tune` leaves these methods out for it."""
+    on = home(method)
+    model = reduce(method, on)
+    reducers = [model.block(site).reducer for site in model.sites()]
+    steps = [reducer.step for reducer in reducers if reducer is not None]
+    fewest = max((min(step.num_keep, step.tokens_in - step.num_keep) for step in steps), default=1)
+    program = jax.make_jaxpr(lambda x: model(x)[0])(images(on)).jaxpr
+    longest = max(lengths_of_loops(program), default=0)
+    assert cls_of(method).row_by_row == (longest >= fewest > 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_nan_in_an_image_reaches_no_other(method):

@@ -48,6 +48,7 @@ class Settings(inspection.NetworkInspection):
     limit: int = number(24, "maximum number of plans to evaluate", at_least=1)
     most_tested: int = number(3, "maximum number of plans of the front to time and test", at_least=1)
     exhaustive: bool = setting(False, "True: evaluates all plans of the methods, on all images of the first half")
+    for_onnx: bool = setting(False, "True if ONNX Runtime will serve it: without methods that go row by row, as atc")
     smaller_images: bool = setting(True, "also the same network on smaller images, with these shares of the patches")
     plans_on_smaller_images: bool = setting(False, "also plans on these smaller images; takes longer")
     cascades: bool = setting(False, "also cascades of these networks: easy images leave at a cheap one; takes longer")

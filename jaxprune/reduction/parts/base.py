@@ -126,6 +126,7 @@ class Reducer(nnx.Module):
       also_published: further names of what `published` names, for files that spell it so; only read.
       renames: {published path of a module or array within one step: our attribute path}.
       constraints: {one of its parameters: function to an allowed value}, which training applies after every update.
+      row_by_row: whether it merges or chooses rows one after the other, in a loop that an ONNX file has to unroll.
       clears_map: whether in a block that is a residual convolution of a map (ConvNeXt) dropped rows are zero afterwards
         in evaluation, instead of keeping their input.
 
@@ -150,6 +151,7 @@ class Reducer(nnx.Module):
     off_the_shelf: ClassVar[str | None] = None
     renames: ClassVar[dict[str, str]] = {}
     constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}
+    row_by_row: ClassVar[bool] = False
     clears_map: ClassVar[bool] = False
 
     where: Where = "after"
