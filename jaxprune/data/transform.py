@@ -83,3 +83,39 @@ class Transform:
         draw = crop_resize.clipped_box if self.clipped else crop_resize.random_box
         box = draw(rng, image.shape[0], image.shape[1], self.scale, self.ratio)
         return crop_resize.resized_crop(image, box, self.preprocessing.img_size, filter_)
+
+
+@dataclasses.dataclass(frozen=True)
+class WithSmallerImages:
+    """Also prepares an example for networks on smaller images, from the same original: `image_154x154` beside `image`.
+
+    Attributes:
+      full: the transform of `image`.
+      sizes: (height, width) of the smaller images.
+    """
+
+    full: Transform
+    sizes: tuple[tuple[int, int], ...]
+
+    def is_identity(self, shape: tuple[int, int]) -> bool:
+        """Never: a batch has further columns."""
+        return False
+
+    def prepare(self, example: Example, draws: Callable[[int], np.random.Generator], shuffled: bool) -> Example:
+        """See `Transform.prepare`."""
+        arrays, record = self.full.prepare(example, draws, shuffled), self.full.preprocessing
+        if example["image"].shape[:2] == record.img_size:
+            record = dataclasses.replace(record, crop="none")  # it is not cropped, at other sizes neither
+        for size in self.sizes:
+            smaller = dataclasses.replace(self.full, preprocessing=record.with_size(size))
+            arrays[image_column(size)] = smaller.prepare(example, draws, shuffled)["image"]
+        return arrays
+
+
+def image_column(size: tuple[int, ...]) -> str:
+    """Returns the column of a batch with the images of a smaller size.
+
+    >>> image_column((154, 154))
+    'image_154x154'
+    """
+    return f"image_{'x'.join(map(str, size))}"

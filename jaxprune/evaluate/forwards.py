@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxprune.data.transform import image_column
 from jaxprune.evaluate import Forward
 from jaxprune.evaluate.contestants import Contestant
 from jaxprune.nn.images import as_input
@@ -57,8 +58,8 @@ def probabilities(model: Any, classes: Sequence[int] | None = None) -> Forward:
 def under_plan(contestant: Contestant, classes: Sequence[int] | None = None) -> Forward:
     """Returns the forward function of a contestant's `logits` and `probabilities`, (b, c), and `assign`, (b, p) a step.
 
-    A network on smaller images reads the same ones, resized. For several views of a video, logits are the logarithms of
-    mean probabilities, and `assign` is that of one view.
+    A network on smaller images reads those of its `data.transform.image_column`, else the batch's `image`, resized. For
+    several views of a video, logits are the logarithms of mean probabilities, and `assign` is that of one view.
 
     Args:
       classes: the classes it may predict; the logits of others are -inf. None: all.
@@ -67,8 +68,8 @@ def under_plan(contestant: Contestant, classes: Sequence[int] | None = None) -> 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, Any]:
         images = batch["image"]
         record = contestant.model.preprocessing
-        inputs = pixels(images, record)
-        if inputs.shape[1:-1] != record.sides:  # a network on smaller images
+        inputs = pixels(batch.get(image_column(record.sides), images), record)
+        if inputs.shape[1:-1] != record.sides:
             inputs = resize(inputs, record.sides, "bicubic", antialias=True)
         logits, aux = contestant.call(arrays, inputs)
         logits = _among(logits, classes)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 from jaxprune.files import write_atomically
-from jaxprune.report.formatting import format_number
+from jaxprune.report.formatting import format_number, format_value
 from jaxprune.report.latex_table import latex_table
 from jaxprune.text import abridged
 
@@ -156,6 +156,13 @@ class Table(Sequence[Record], Generic[Record]):
     def text(self, ends: bool = True) -> str:
         """Returns the table for a terminal; see `flat`."""
         return as_text(self.flat(ends))
+
+    def brief(self) -> str:
+        """Returns the table for a narrow terminal: its cells are those of a report, intervals in brackets."""
+        formats = {title: column.format for title, column in self.columns().items()}
+        return as_text(
+            [{title: format_value(cell, formats[title]) for title, cell in cells.items()} for cells in self.cells()]
+        )
 
     def to_latex(self, *, caption: str = "", label: str = "") -> str:
         r"""Returns the table for a paper, in the style of booktabs.

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from jaxprune.errors import UserError
+from jaxprune.measures.intervals import Interval, paired_difference, share
 from jaxprune.measures.knn import knn_classes, knn_classes_of_others, nearest
 
 
@@ -31,6 +32,37 @@ class Answers(NamedTuple):
 
     def __getitem__(self, part):  # pyright: ignore[reportIncompatibleMethodOverride]
         return Answers(self.values[part], self.labels[part])
+
+
+class ClassScores(NamedTuple):
+    """The accuracy of a classifier on labelled images.
+
+    Attributes:
+      accuracy: with its interval.
+      difference: from the dense network's, paired by image; None of the dense network.
+    """
+
+    accuracy: Interval
+    difference: Interval | None
+
+    @classmethod
+    def of(cls, answers: Answers, dense: Answers) -> "ClassScores | None":
+        """Returns the scores of answers; None for features, and where some images have no label.
+
+        >>> truth, right = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
+        >>> scores = ClassScores.of(Answers(right, truth), Answers(truth, truth))
+        >>> scores.accuracy.value, round(scores.difference.value, 2)
+        (0.75, -0.25)
+
+        Args:
+          dense: answers of the dense network, whose first images are the same ones.
+        """
+        if answers.values.ndim > 1 or (answers.labels < 0).any():
+            return None
+        correct = answers.values == answers.labels
+        dense_correct = (dense.values == dense.labels)[: len(correct)]
+        change = None if answers.values is dense.values else paired_difference(correct, dense_correct)
+        return cls(share(int(correct.sum()), len(correct)), change)
 
 
 def agreement_errors(

@@ -11,6 +11,7 @@ from jaxprune.tune import pareto_testing
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cascade_candidates import Exits
 from jaxprune.tune.halves import Halves
+from jaxprune.tune.image_errors import ClassScores
 from jaxprune.tune.loss_kinds import Arrays, ClassLoss, LossKind
 from jaxprune.tune.pareto_testing import Tested
 from jaxprune.tune.pixel_losses import PixelScores
@@ -44,9 +45,10 @@ class Losses:
         dense = self._estimating(-1)
         return self._kind.losses(dense, self._estimating(share, plan), dense, in_bank=True)
 
-    def scores(self, plan: Candidate | None = None, share: int = -1) -> PixelScores | None:
+    def scores(self, plan: Candidate | None = None, share: int = -1) -> PixelScores | ClassScores | None:
         """What else is reported of a plan, or of the dense network, on these images."""
-        return self._kind.scores(self._estimating(share, plan))
+        dense = self._estimating(-1)
+        return self._kind.scores(dense if plan is None else self._estimating(share, plan), dense)
 
     def test(self, plan: Candidate, bound: Bound, delta: float) -> Tested:
         """The test of a plan on the test images."""

@@ -17,7 +17,9 @@ UNDER_PLANS = "plans on smaller images"  # the family in a plot
 
 
 def candidates(model: Any, images: Any, kept: Iterable[float], predict: Callable[[Any], Cost]) -> list[Candidate]:
-    """Returns a network on smaller images, as far as it can read them; [] if the images cannot be had smaller.
+    """Returns a network on smaller images of all sizes between the largest and the smallest of `kept`.
+
+    There are none where the images cannot be had smaller, or the network cannot read them.
 
     Args:
       model: the dense network.
@@ -25,7 +27,9 @@ def candidates(model: Any, images: Any, kept: Iterable[float], predict: Callable
       kept: fractions of the patches; of a network with a head around it, which stays as it is, of its FLOPs.
       predict: predicts the cost of a network.
     """
-    return sized(model, kept, predict) if can_show(images) else []
+    if not can_show(images):
+        return []
+    return sized(model, kept if isinstance(model, AroundHost) else _every_size(model, kept), predict)
 
 
 def sized(model: Any, kept: Iterable[float], predict: Callable[[Any], Cost]) -> list[Candidate]:
@@ -40,6 +44,13 @@ def sized(model: Any, kept: Iterable[float], predict: Callable[[Any], Cost]) -> 
         Candidate(name, METHOD, (), patches(network) / patches(model), network, predict(network))
         for name, network in networks.items()
     ]
+
+
+def _every_size(model: Any, kept: Iterable[float]) -> list[float]:
+    """The shares of the patches of all squares from the smallest to the largest of `kept`, which lie far apart."""
+    rows = host_of(model).grid[0]
+    sides = [round(rows * share**0.5) for share in kept]
+    return [(count / rows) ** 2 for count in range(max(min(sides, default=rows), 1), max(sides, default=0) + 1)]
 
 
 def under_plans(

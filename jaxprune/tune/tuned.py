@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from jaxprune.bench.timing import OverRounds
 from jaxprune.measures.intervals import Interval, share
 from jaxprune.tune.cost_table import Cost, CostTable
+from jaxprune.tune.image_errors import ClassScores
 from jaxprune.tune.pareto_testing import Tested
 from jaxprune.tune.pixel_losses import PixelScores
 from jaxprune.tune.requirement import Bound
@@ -69,7 +70,7 @@ class Row(NamedTuple):
         part of them for a plan that the search rejected; None if not estimated.
       tested: the test on the other images; None if not tested.
       risk: of graded losses the mean with its interval.
-      pixels: of a segmentation network, its scores on the same images.
+      scores: on the same images, of pixels, or of a classifier's classes where they have labels.
       reach: of a cascade, {network: share of the estimation images that reach it}: its cost is that mixture.
     """
 
@@ -81,7 +82,7 @@ class Row(NamedTuple):
     images: int | None = None
     tested: Tested | None = None
     risk: Interval | None = None
-    pixels: PixelScores | None = None
+    scores: PixelScores | ClassScores | None = None
     reach: Mapping[str, float] = MappingProxyType({})
 
     @property

@@ -186,7 +186,7 @@ def _rows(
       tests: the tests of some of the plans.
     """
     num_images = len(losses.halves.first)
-    rows = [Row(DENSE, gflops(network.dense), None, timed[DENSE], 0, num_images, pixels=losses.scores())]
+    rows = [Row(DENSE, gflops(network.dense), None, timed[DENSE], 0, num_images, scores=losses.scores())]
     if network.smaller is not None:
         rows.append(Row(SMALLER, gflops(network.smaller), timed=timed[SMALLER]))
     for plan, share in sorted(evaluated, key=lambda pair: bound.of(pair[0].cost), reverse=True):

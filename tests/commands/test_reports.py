@@ -37,7 +37,9 @@ def test_classes_have_intervals_and_the_matrix_a_finding():
     first, _ = predictions.by_class(matrix, ["cat", "dog"])
     assert first.accuracy.value == 0.75 and first.accuracy.low < 0.75 < first.accuracy.high and first.images == 4
     text = page.confusion_text(matrix, ["cat", "dog"])
-    assert "cat predicted as dog, 1 of 4 images; none of the others may be as frequent" in text
+    assert (
+        "cat predicted as dog, 1 of 4 images; of their 95 % intervals, that of no other confusion overlaps it" in text
+    )
     assert page.confusion_text(np.eye(2, dtype=int), ["cat", "dog"]) == "All images are classified correctly."
 
 

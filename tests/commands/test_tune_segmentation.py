@@ -116,7 +116,7 @@ def test_images_in_memory_need_no_label_maps():
     settings = Settings(**{**QUICK, "smaller_images": False})
     found = tune(model, images, bound=Bound("speedup", 1.01), settings=settings)
     (row,) = (row for row in found.rows if row.name == "topk@1:keep_rate=0.5")
-    assert row.pixels.mean_iou is None and row.risk.value == pytest.approx(1 - row.pixels.agreement)
+    assert row.scores.mean_iou is None and row.risk.value == pytest.approx(1 - row.scores.agreement)
     assert found.rows[0].name == "dense" and found.rows[0].errors == 0 and found.images == (6, 6)
     assert row.gflops < found.rows[0].gflops and "share of pixels whose class" in found.about
 

@@ -11,7 +11,7 @@ from jaxprune.data.loader import eval_batches, train_batches
 from jaxprune.data.memory import InMemory
 from jaxprune.data.scenes import Scenes
 from jaxprune.data.source_factory import create_source
-from jaxprune.data.transform import Transform
+from jaxprune.data.transform import Transform, WithSmallerImages
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 
@@ -115,6 +115,23 @@ def test_evaluation_reads_everything_once_and_pads_the_last_batch(request, which
         np.testing.assert_array_equal(seen[1]["image"][3], source[11]["image"])
         np.testing.assert_array_equal(seen[1]["mask"][3], source[11]["mask"])
         assert seen[0]["mask"].shape == (8, 32, 32) and seen[0]["mask"].dtype == bool
+
+
+def test_smaller_images_come_from_the_originals(drawn):
+    """As if they were read at their size; what has the full size already is not cropped for smaller ones."""
+    full, small = of(16, crop_pct=0.8), of(8, crop_pct=0.8)
+    settings = {"batch_size": 4, "preprocessing": full}
+    (batch, *_) = eval_batches(drawn, **settings, transform=WithSmallerImages(Transform(full), ((8, 8),)))
+    (alone, *_) = eval_batches(drawn, batch_size=4, preprocessing=small)
+    (plain, *_) = eval_batches(drawn, **settings)
+    assert drawn[0]["image"].shape[:2] != full.img_size
+    np.testing.assert_array_equal(batch["image_8x8"], alone["image"])
+    np.testing.assert_array_equal(batch["image"], plain["image"])
+    own = of(*drawn[0]["image"].shape[:2], crop_pct=0.8)
+    transform = WithSmallerImages(Transform(own), ((8, 8),))
+    (batch, *_) = eval_batches(drawn, batch_size=4, preprocessing=own, transform=transform)
+    (alone, *_) = eval_batches(drawn, batch_size=4, preprocessing=of(8, crop="none"))
+    np.testing.assert_array_equal(batch["image_8x8"], alone["image"])
 
 
 def test_masks_are_transformed_like_their_images(drawn):

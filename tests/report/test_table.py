@@ -48,6 +48,15 @@ class Speed:
     latency: tuple[float, ...] | None = column("latency", "ms", format=".1f", best="min", default=None)
 
 
+def test_a_brief_table_has_intervals_in_brackets():
+    rows = Table([Speed(100.0, (2.0, 1.5, 2.25)), Speed(50.0, None)])
+    assert rows.brief().splitlines() == [
+        "images/s     latency ms",
+        "100       2.0 (1.5–2.2)",
+        "50                     ",
+    ]
+
+
 @dataclasses.dataclass(frozen=True)
 class Measured:
     name: str = column("plan", header="plan of the network")

@@ -76,8 +76,8 @@ def test_the_most_frequent_confusion_is_named(part_of):
     (part,) = part_of(lambda section: page.describe(section, PREDICTED, CLASSES))
     matrix, *cards = part.figures
     assert matrix.caption == (
-        "Counted most often: bee predicted as cow, 2 of 4 images; 1 other may be as frequent (95 %). A row is a true "
-        "class; colours are shares of its images."
+        "Counted most often: bee predicted as cow, 2 of 4 images; of their 95 % intervals, that of 1 other confusion "
+        "overlaps it, so another may be the most frequent. A row is a true class; colours are shares of its images."
     )
     # Rows are true classes: ants 3 and 1, bees 2 and 2, cows 2.
     assert matrix.labels == ["ant", "bee", "cow", "predicted", "ant", "bee", "cow", "true", "3", "1", "2", "2", "2"]

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from scipy import stats
 from written_pages import read_csv
@@ -12,6 +13,7 @@ from jaxprune.commands.tune import page
 from jaxprune.tune import Bound, Settings
 from jaxprune.tune.cost_table import Cost, CostTable, Part
 from jaxprune.tune.decision import decision
+from jaxprune.tune.image_errors import Answers, ClassScores
 from jaxprune.tune.loss_kinds import ClassLoss
 from jaxprune.tune.pareto_testing import fixed_sequence, of_errors
 from jaxprune.tune.tuned import SMALLER, Row, Tuned
@@ -122,6 +124,24 @@ def test_a_network_without_a_plan_is_a_warning(part_of):
     )
 
 
+def test_accuracy_stands_ahead_of_the_risk_where_images_have_classes(part_of):
+    dense, *plans = tuned().rows
+    truth, answers = np.zeros(100, int), np.repeat([0, 1], [95, 5])
+    right = Answers(truth, truth)
+    of_plan = ClassScores.of(Answers(answers, truth), right)
+    rows = (dense._replace(scores=ClassScores.of(right, right)), *plans[:2], plans[2]._replace(scores=of_plan))
+    labelled = tuned(rows=rows, bound=Bound("latency", 30.0))
+    part, _ = part_of(lambda section: page.describe(section, labelled))
+    (table,) = part.tables
+    assert "Accuracy, and its difference from the dense network's, paired by image" in table.caption
+    assert table.rows[0][:7] == ["plan", "chosen", "certified", "latency ms", "accuracy", "accuracy − dense", "risk"]
+    assert table.rows[1][4:6] == ["100.0% (96.3%–100.0%)", ""]
+    # 5 of 100 are lost and none is won.
+    assert table.rows[4][4] == "95.0% (88.8%–97.8%)" and table.rows[4][5].startswith("-5.0% (-")
+    assert {row[2] for row in table.rows[1:]} == {""}  # any risk is allowed: nothing is certified
+    assert page.summary(labelled)["accuracy"] == 0.95
+
+
 def test_the_summary_compares_with_dense():
     summary = page.summary(tuned())
     assert summary == {
@@ -130,7 +150,7 @@ def test_the_summary_compares_with_dense():
         "latency ms": pytest.approx(25),
         "risk at most": CHEAP_TEST.limit,
         "plans": 3,
-        "prediction off by": pytest.approx(0.06),
+        "median error of predicted times": pytest.approx(0.06),
     }
     dense = page.summary(tuned(plan=""))
     assert (dense["plan"], dense["speed-up"], dense["latency ms"], dense["risk at most"]) == ("dense", 1, 40, 0)

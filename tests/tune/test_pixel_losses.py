@@ -35,7 +35,7 @@ def losses(bound, *, has_maps, plan=PLAN):
     kind = PixelLoss(images, Bound(bound, 0.5), None, None)
     dense = counted(DENSE, has_maps=has_maps)
     answers = counted(plan, has_maps=has_maps, dense=dense)
-    return kind.losses(dense, answers, dense, in_bank=True), kind.scores(answers), kind.scores(dense)
+    return kind.losses(dense, answers, dense, in_bank=True), kind.scores(answers, dense), kind.scores(dense, dense)
 
 
 class Network:

@@ -146,6 +146,12 @@ def test_accuracy_and_features_and_a_network_that_was_trained_under_a_plan(class
     found = tune(classifier, images(), bound=Bound("accuracy", 0.5), settings=QUICK, labels=labels)
     agreed = tune(classifier, images(), bound=Bound("agreement", 0.5), settings=QUICK)
     assert [row.errors for row in found.rows] == [row.errors for row in agreed.rows]
+    assert found.rows[0].scores.accuracy.value == 1 and found.rows[0].scores.difference is None
+    plans = [row for row in found.rows[1:] if row.errors is not None]
+    for row in plans:  # what is lost is all that changes
+        assert row.scores.accuracy.value == pytest.approx(1 - row.errors / row.images)
+        assert row.scores.difference.low <= row.scores.accuracy.value - 1 <= row.scores.difference.high
+    assert plans and all(row.scores is None for row in agreed.rows)
     with pytest.raises(UserError, match="no label"):
         tune(classifier, images(), bound=Bound("accuracy", 0.5), settings=QUICK)
     # With a bound on cost, errors are lost answers only if that is asked for: no network loses what is never right.

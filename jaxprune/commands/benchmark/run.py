@@ -151,6 +151,7 @@ def _by_exits(config: Config, candidates: dict[str, Contestant]) -> dict[str, An
 
 def _compare(config: Config, classifier: Classifier, candidates: dict[str, Contestant]) -> plans.Comparison:
     config = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, config)
-    batches = inputs.eval_batches(config, inputs.sample(config, inputs.held_out(config, classifier)))
+    sample = inputs.sample(config, inputs.held_out(config, classifier))
+    batches = inputs.eval_batches(config, sample, networks=[candidate.model for candidate in candidates.values()])
     (comparison,) = plans.compare(candidates, batches, inputs.mesh(config))
     return comparison

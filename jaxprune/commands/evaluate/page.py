@@ -35,10 +35,14 @@ def confusion_text(matrix: Int[np.ndarray, "c c"], class_names: Sequence[str]) -
     (row, column), *level = leaders(
         {place: share(int(wrong[place]), total) for place in zip(*wrong.nonzero(), strict=True)}
     )
-    rivals = "none of the others" if not level else f"{len(level)} other{'s' * (len(level) > 1)}"
+    rivals = (
+        f"that of {len(level)} other confusion{'s' * (len(level) > 1)} overlaps it, so another may be the most frequent"
+        if level
+        else "that of no other confusion overlaps it"
+    )
     return (
         f"Counted most often: {class_names[row]} predicted as {class_names[column]}, {wrong[row, column]} of "
-        f"{matrix[row].sum()} images; {rivals} may be as frequent (95 %). A row is a true class; colours are shares of "
+        f"{matrix[row].sum()} images; of their 95 % intervals, {rivals}. A row is a true class; colours are shares of "
         "its images."
     )
 

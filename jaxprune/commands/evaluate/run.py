@@ -42,7 +42,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     title, slug = "Under token-reduction plans", f"plans-{Path(origin).name}"
     with reporting.report_section(workdir, origin, title, slug) as section:
         plans_page.describe(section, rows, comparison, class_names=names, model=model)
-    print(rows.text())
+    print(rows.without("rescued", "hard").brief())
     return summary | {
         f"accuracy, {name}": comparison.scores[name].accuracy.value for name in candidates if name != DENSE
     }
@@ -63,7 +63,8 @@ def _on_held_out(
     """Runs the contestants, and adds the section on the classifier; returns its summary and the comparison of all."""
     model, names, origin = classifier
     source = inputs.held_out(config, classifier)
-    allowed, batches = inputs.allowed_classes(config, source), inputs.eval_batches(config, source)
+    allowed = inputs.allowed_classes(config, source)
+    batches = inputs.eval_batches(config, source, networks=[candidate.model for candidate in candidates.values()])
     predicted = PredictionCollector(lambda outputs: outputs[DENSE]["probabilities"])
     comparison, predictions = plans.compare(
         candidates, batches, inputs.mesh(config), classes=allowed, also=[predicted], desc="evaluate"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from jaxprune.commands.shared import groups
 from jaxprune.config import Config
 from jaxprune.data.held_out import is_split_here
 from jaxprune.data.sample import Sample
+from jaxprune.data.transform import Transform, WithSmallerImages
 from jaxprune.errors import UserError, shortened
 from jaxprune.files import read_text
 from jaxprune.nn.images import normalize
@@ -101,17 +103,27 @@ def batches_of(config: Config, examples: Any, record: Preprocessing, **options: 
 
 
 def eval_batches(
-    config: Config, examples: Any, *, changes: tuple[Any, ...] = (), record: Preprocessing | None = None
+    config: Config,
+    examples: Any,
+    *,
+    changes: tuple[Any, ...] = (),
+    record: Preprocessing | None = None,
+    networks: Iterable[Any] = (),
 ) -> Any:
     """One pass over the held-out examples, transformed by `changes`; the last batch is padded.
 
     Args:
       record: the preprocessing, instead of that of `config.data`.
+      networks: those that run on the batches; the images of those on smaller ones are prepared too.
     """
+    record = record or preprocessing(config)
+    sizes = {network.preprocessing.img_size for network in networks} - {record.img_size}
+    smaller = () if record.num_frames else tuple(sorted(sizes))
     return loader.eval_batches(
         examples,
         batch_size=config.batch_size,
-        preprocessing=record or preprocessing(config),
+        preprocessing=record,
+        transform=WithSmallerImages(Transform(record, augment=changes), smaller) if smaller else None,
         changes=changes,
         process_index=jax.process_index(),
         process_count=jax.process_count(),

@@ -13,6 +13,8 @@ from jaxprune.report import Section, plots, spread
 from jaxprune.report.table import Table, column
 from jaxprune.tune import smaller_images
 from jaxprune.tune.cascade_candidates import reach_text
+from jaxprune.tune.image_errors import ClassScores
+from jaxprune.tune.pixel_losses import PixelScores
 from jaxprune.tune.tuned import SMALLER, Row, Tuned
 
 _CASCADES = (
@@ -26,6 +28,11 @@ _GALLERY = (
     "cosines, whose largest is small where others are nearly as near as the nearest. The cascade answers with the "
     "nearest image, whose name is that of a class in its file."
 )
+# What stands beside the risk where images have classes.
+_CLASSES = (
+    " Accuracy, and its difference from the dense network's, paired by image, are of the same n images and have no "
+    "guarantee."
+)
 # What stands beside the risk of a segmentation network.
 _PIXELS = (
     " mIoU (in brackets its 95 % interval over images, by bootstrap) and agreement (the share of pixels with the dense "
@@ -33,11 +40,14 @@ _PIXELS = (
 )
 
 
+# What the command is run for comes first: a narrow page shows the rest behind a scroll bar.
+AHEAD = ("plan", "choice", "certified", "latency", "accuracy", "difference", "risk")
+
+
 @dataclasses.dataclass(frozen=True)
 class TunedRow:
     """A network considered: its cost, its risk, and whether it is certified; what was not measured is empty."""
 
-    # What the command is run for comes first: a narrow page shows the rest behind a scroll bar.
     plan: str = column("plan")
     choice: str = column("chosen")
     certified: str = column("certified")
@@ -52,6 +62,8 @@ class TunedRow:
     front: str = column("front")
     images: int | str = column("n")
     p_value: float | str = column("p", format=".3g")
+    accuracy: Interval | None = column("accuracy", format=".1%", default=None)
+    difference: Interval | None = column("accuracy − dense", format="+.1%", default=None)
     mean_iou: Interval | None = column("mIoU", format=".3g", default=None)
     agreement: float | None = column("agreement", format=".4g", default=None)
     mixture: str | None = column("mixture", default=None)
@@ -59,11 +71,14 @@ class TunedRow:
 
 def table(tuned: Tuned) -> Table[TunedRow]:
     """Returns a row per network considered."""
-    return Table(_row(tuned, row) for row in tuned.rows)
+    names = [field.name for field in dataclasses.fields(TunedRow)]
+    return Table((_row(tuned, row) for row in tuned.rows), [*AHEAD, *(name for name in names if name not in AHEAD)])
 
 
 def _row(tuned: Tuned, row: Row) -> TunedRow:
-    test, risk, pixels = row.tested, row.interval, row.pixels
+    test, risk = row.tested, row.interval
+    pixels = row.scores if isinstance(row.scores, PixelScores) else None
+    classes = row.scores if isinstance(row.scores, ClassScores) else None
     return TunedRow(
         plan=row.name,
         choice="yes" if row.name == (tuned.plan or DENSE) else "",
@@ -78,7 +93,10 @@ def _row(tuned: Tuned, row: Row) -> TunedRow:
         tested=test.text if test else "",
         p_value=test.p_value if test else "",
         limit=test.limit if test else "",
-        certified="" if test is None else "yes" if test.passed else "no",
+        # Where any risk is allowed, every plan passes.
+        certified="" if test is None or tuned.bound.risk == 1 else "yes" if test.passed else "no",
+        accuracy=classes.accuracy if classes else None,
+        difference=classes.difference if classes else None,
         mean_iou=pixels.mean_iou if pixels else None,
         agreement=pixels.agreement if pixels else None,
         mixture=reach_text(row.reach) if row.reach else None,
@@ -106,11 +124,13 @@ def summary(tuned: Tuned) -> dict[str, Any]:
         "risk at most": best.tested.limit if best.tested else 0.0,
         "plans": len([row for row in tuned.rows if row.images]) - 1,
     }
-    if best.pixels is not None:
-        values |= {"miou": best.pixels.mean_iou.value} if best.pixels.mean_iou is not None else {}
-        values["agreement"] = best.pixels.agreement
+    if isinstance(best.scores, PixelScores):
+        values |= {"miou": best.scores.mean_iou.value} if best.scores.mean_iou is not None else {}
+        values["agreement"] = best.scores.agreement
+    if isinstance(best.scores, ClassScores):
+        values["accuracy"] = best.scores.accuracy.value
     off = prediction_error(tuned)
-    return values if off is None else {**values, "prediction off by": off}
+    return values if off is None else {**values, "median error of predicted times": off}
 
 
 def describe(section: Section, tuned: Tuned, plan: Path = Path("plan.txt"), cascade: Path | None = None) -> None:
@@ -172,7 +192,8 @@ def describe(section: Section, tuned: Tuned, plan: Path = Path("plan.txt"), casc
         f"as a whole, else predicted from {len(tuned.table.parts)} kinds of blocks that were timed one by one, "
         f"and scaled to the measured time of the dense network.{missed}"
     )
-    section.table(table(tuned), caption=f"Risk: {spread.BRACKETS}.{_PIXELS * _graded(tuned)}")
+    labelled = any(isinstance(row.scores, ClassScores) for row in tuned.rows)
+    section.table(table(tuned), caption=f"Risk: {spread.BRACKETS}.{_PIXELS * _graded(tuned)}{_CLASSES * labelled}")
     plot = _plot(tuned)
     section.figure(
         plot,
@@ -218,7 +239,7 @@ def _options(tuned: Tuned, plan: Path) -> str:
 
 def _graded(tuned: Tuned) -> bool:
     """Whether risks are shares of pixels."""
-    return any(row.pixels is not None for row in tuned.rows)
+    return any(isinstance(row.scores, PixelScores) for row in tuned.rows)
 
 
 def _plot(tuned: Tuned) -> Any:

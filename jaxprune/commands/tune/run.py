@@ -21,7 +21,7 @@ from jaxprune.tune.tuned import SMALLER
 FOLDER = "tuned"
 PLAN = "plan.txt"
 CASCADE = "cascade.safetensors"
-_IN_TERMINAL = ("plan", "choice", "certified", "latency", "predicted", "risk", "images", "tested")  # columns
+_IN_TERMINAL = (*page.AHEAD, "predicted", "images", "tested")  # columns
 _OF_SOME = ("mean_iou", "agreement", "mixture")  # also, of a segmentation network, and of cascades
 
 
@@ -49,7 +49,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         with reporting.report_section(workdir, subject.origin, "Tuned to this device", slug) as section:
             page.describe(section, tuned, workdir / PLAN, workdir / CASCADE)
             reporting.broken_files(section, subject.source)
-    print(rows.only(*_IN_TERMINAL, *_OF_SOME).text(ends=False))
+    print(rows.only(*_IN_TERMINAL, *_OF_SOME).brief())
     if any(row.name == SMALLER for row in tuned.rows):
         print(f"{SMALLER}: {tuned.smaller}; only its time is known.")
     print(tuned.why)
