@@ -169,9 +169,12 @@ def test_what_is_refused_is_named(tmp_path):
         "places": ((3, 1),),
         "kept": (1.5,),
         "delta": 1.0,
+        "plans_on_smaller_images": True,
+        "smaller_images": False,
     }
     with pytest.raises(UserError) as caught:
         run(tmp_path, run=str(tmp_path), smaller="nowhere", **wrong)
-    for words in ("not a fraction in (0, 1)", "topkk", "rising order", "config.kept", "delta", "nowhere"):
+    refused = ("not a fraction in (0, 1)", "topkk", "rising order", "config.kept", "delta", "nowhere")
+    for words in (*refused, "plans_on_smaller_images needs"):
         assert words in str(caught.value), words
     assert not list(tmp_path.iterdir())

@@ -135,7 +135,7 @@ def test_accuracy_stands_ahead_of_the_risk_where_images_have_classes(part_of):
     (table,) = part.tables
     assert "Accuracy, and its difference from the dense network's, paired by image" in table.caption
     assert table.rows[0][:7] == ["plan", "chosen", "certified", "latency ms", "accuracy", "accuracy − dense", "risk"]
-    assert table.rows[1][4:6] == ["100.0% (96.3%–100.0%)", ""]
+    assert table.rows[1][4:6] == ["100.0% (96.3%–100.0%)", "–"]
     # 5 of 100 are lost and none is won.
     assert table.rows[4][4] == "95.0% (88.8%–97.8%)" and table.rows[4][5].startswith("-5.0% (-")
     assert {row[2] for row in table.rows[1:]} == {""}  # any risk is allowed: nothing is certified

@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from jaxprune.evaluate.collectors.agreement import BLANK
 from jaxprune.measures.intervals import Interval
 from jaxprune.open.rivals import is_rival, is_smaller_images
 from jaxprune.reduction import DENSE
@@ -63,7 +64,7 @@ class TunedRow:
     images: int | str = column("n")
     p_value: float | str = column("p", format=".3g")
     accuracy: Interval | None = column("accuracy", format=".1%", default=None)
-    difference: Interval | None = column("accuracy − dense", format="+.1%", default=None)
+    difference: Interval | tuple[None, None, None] | None = column("accuracy − dense", format="+.1%", default=None)
     mean_iou: Interval | None = column("mIoU", format=".3g", default=None)
     agreement: float | None = column("agreement", format=".4g", default=None)
     mixture: str | None = column("mixture", default=None)
@@ -96,7 +97,7 @@ def _row(tuned: Tuned, row: Row) -> TunedRow:
         # Where any risk is allowed, every plan passes.
         certified="" if test is None or tuned.bound.risk == 1 else "yes" if test.passed else "no",
         accuracy=classes.accuracy if classes else None,
-        difference=classes.difference if classes else None,
+        difference=(classes.difference or BLANK) if classes else None,
         mean_iou=pixels.mean_iou if pixels else None,
         agreement=pixels.agreement if pixels else None,
         mixture=reach_text(row.reach) if row.reach else None,

@@ -77,6 +77,8 @@ class Settings(inspection.NetworkInspection):
             yield from refused(lambda text=text: several_networks.check_name(text, f"{prefix}healed"))
         if not config.kept:
             yield f"{prefix}kept is empty: give fractions of the patches, such as (0.65, 0.5)."
+        if config.plans_on_smaller_images and not config.smaller_images:
+            yield f"{prefix}plans_on_smaller_images needs {prefix}smaller_images: leave one of them out."
         if config.rounds < 1:
             yield "rounds=0 measures nothing: give at least 1, preferably 5."
         if jax.process_count() > 1:
