@@ -67,11 +67,12 @@ def searched(
 
     rounds = [tried(methods, planned), tried([smaller_images.METHOD], lambda _: smaller)]
     rounds.append(tried([PUBLISHED], lambda _: counted))
-    plans, promising_sizes = (stage.promising for stage in rounds[:2])
+    plans = rounds[0].promising
     risks = [float(losses.estimate(plan).mean()) for plan in plans]
     front = pareto_testing.front([cost(plan) for plan in plans], risks) if plans else []
-    # Where the bound leaves no plan, or no size, alone, all may be needed.
-    by_method = on_sizes(promising_sizes or sizes, [plans[index] for index in front])
+    # A size that is too expensive alone, or was not tried, may be the one to combine.
+    worse = {size.name for size, _ in rounds[1].rejected}
+    by_method = on_sizes([size for size in sizes if size.name not in worse], [plans[index] for index in front])
     rounds.append(tried(by_method, lambda names: allowed(by_method.get("+".join(names), ()))))
     promising, rejected = (list(itertools.chain(*lists)) for lists in zip(*rounds, strict=True))
     return Searched([*promising, *trained], rejected)
