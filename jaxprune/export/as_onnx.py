@@ -77,8 +77,8 @@ def onnx(
     _log.info("%s: tracing the network and converting it.", path.name)
     if unrolled := _row_by_row(model):
         _log.warning(
-            "%s: %s goes row by row, in loops that the file unrolls: converting it takes many minutes, and the file is "
-            "slow. StableHLO keeps the loops; tune leaves such methods out with for_onnx=True.",
+            "%s: %s goes row by row, in loops that the file unrolls: converting it may take many minutes, and the file "
+            "has to be timed. StableHLO keeps the loops; tune leaves such methods out with for_onnx=True.",
             path.name,
             ", ".join(unrolled),
         )

@@ -4,17 +4,22 @@ import json
 
 import numpy as np
 import pytest
+from flax import nnx
 from PIL import Image
 
-from jaxprune import commands
+from jaxprune import commands, models
 from jaxprune.commands import evaluate, finetune, prune
 from jaxprune.commands.finetune.settings import require_teacher
 from jaxprune.commands.shared import inputs, networks
 from jaxprune.errors import UserError
+from jaxprune.evaluate.contestants import contestant
+from jaxprune.evaluate.forwards import under_plan
 from jaxprune.models import resnet
 from jaxprune.open import NetworkCache, open_scorers, resized_inputs
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.scoring.parts.resized_inputs import ResizedInputs
+
+SPREAD = nnx.initializers.normal(0.3)
 
 
 def test_a_folder_without_splits_is_divided_by_the_data_settings_of_its_run(tmp_path):
@@ -34,6 +39,30 @@ def test_a_folder_without_splits_is_divided_by_the_data_settings_of_its_run(tmp_
     record, looking = inputs.preprocessing(config), evaluate.defaults(seed=7)
     seen = inputs.source(inputs.with_data_of(tmp_path, record, looking), "eval")
     np.testing.assert_array_equal(seen.columns["image"], held_out.columns["image"])
+
+
+def test_networks_on_smaller_images_read_the_originals(tmp_path):
+    """As a network of that size reads them by itself, not what the larger one was given."""
+    (tmp_path / "images" / "ant").mkdir(parents=True)
+    for number in range(4):
+        pixels = np.random.default_rng(number).integers(0, 256, (40, 48, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / "ant" / f"{number}.png")
+    config = finetune.defaults(batch_size=4)
+    config.data.update(source="folder", path=str(tmp_path / "images"), img_size=16, held_out=0.5)
+    source, sizes = inputs.source(config, "eval"), {"patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
+    large, small = (
+        models.create("vit", img_size=side, num_classes=2, kernel_init=SPREAD, **sizes, rngs=nnx.Rngs(0))
+        for side in (16, 8)
+    )
+    (batch,) = inputs.eval_batches(config, source, networks=[large, small])
+    (alone,) = inputs.eval_batches(config, source, record=inputs.preprocessing(config).with_size(8))
+    forward = under_plan(contestant(small))
+    ours, own, resized = (
+        np.asarray(forward.call(forward.arrays, columns)["logits"])
+        for columns in (batch, alone, {"image": batch["image"]})
+    )
+    np.testing.assert_array_equal(ours, own)
+    assert np.abs(ours - resized).max() > 1e-3
 
 
 @pytest.mark.slow

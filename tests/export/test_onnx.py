@@ -33,6 +33,22 @@ def test_without_the_packages_one_line_says_what_to_install(tmp_path, monkeypatc
         export.onnx(None, tmp_path / "a.onnx")
 
 
+@pytest.mark.parametrize(("method", "names"), [("atc", ["atc"]), ("divprune", ["divprune"]), ("tome", [])])
+def test_methods_that_go_row_by_row_are_warned_of_before_their_loops_are_unrolled(
+    method, names, monkeypatch, tmp_path, caplog
+):
+    def converts(*arguments):
+        raise UserError("here it would convert")
+
+    monkeypatch.setattr(as_onnx, "NEEDED", ())
+    monkeypatch.setattr(as_onnx, "converted", converts)
+    monkeypatch.setattr(as_onnx, "describe", lambda *arguments: {"input": {"shape": [0]}})
+    with pytest.raises(UserError, match="here it would convert"), caplog.at_level("WARNING", logger="jaxprune"):
+        export.onnx(reduced(At(1, method, keep_rate=0.6)), tmp_path / "a.onnx")
+    warned = [record.getMessage() for record in caplog.records]
+    assert [f"a.onnx: {name} goes row by row" for name in names] == [line.partition(", in")[0] for line in warned]
+
+
 @slow
 def test_nothing_imports_the_packages_before_they_are_needed():
     packages = set(as_onnx.NEEDED)
