@@ -8,7 +8,8 @@ run of `configs/dense/bccd.py` and its directory of images, it draws what the ru
 photographs of BCCD are under the MIT licence (https://github.com/Shenggan/BCCD_Dataset). With `--tested=RUN`, a test of
 that run under plans with `--config.rounds`, it draws their AP against their speed, beside smaller images. With
 `--segmenter=RUN --photograph=FILE`, a run of `segment` at 350 × 476 pixels, it draws the classes that its network gives
-the pixels of the photograph, full and under plans.
+the pixels of the photograph, full and under plans; the documentation has scikit-learn's china.jpg (CC BY 2.0, by
+danielbuechele, https://www.flickr.com/photos/danielbuechele/6061409035/).
 """
 
 import argparse
@@ -39,7 +40,7 @@ from jaxprune.reduction.kmedoids import kmedoids
 from jaxprune.reduction.parts.radial_patterns import disc, radii
 from jaxprune.report import plots
 from jaxprune.report.pictures.base import INK, MUTED, to_uint8
-from jaxprune.report.pictures.label_map import legend, overlay, palette
+from jaxprune.report.pictures.label_map import overlay, palette
 from jaxprune.report.pictures.layout import beside
 from jaxprune.report.pictures.marks import mask_patches
 from jaxprune.report.pictures.text import load_font
@@ -139,14 +140,14 @@ def front(weights: str) -> None:
     Image.fromarray(beside(panels, GAP)).quantize(256).save(OUT / "front.png", optimize=True)
 
 
-COLOURS, LEAST = 256, 0.002  # of a file; the share of the pixels of a class in the legend
+COLOURS = 256  # of a file
 MERGED = {"70 merged in 7 blocks": "tome@0-6:r=70", "smaller, and 30 merged": "img_size=308x420/tome@0-6:r=30"}
 
 
 def segmented(run: str, photograph: str) -> None:
     """Draws the classes of a photograph's pixels by the network of a run, full and cheaper, with their agreement."""
-    model, names = jaxprune.checkpoints.load_model(run), jaxprune.checkpoints.load_card(run).class_names
-    record, colours = model.preprocessing, palette(len(names))
+    model = jaxprune.checkpoints.load_model(run)
+    record, colours = model.preprocessing, palette(model.num_classes)
     (picture,) = load_images([photograph], record)
     shown, panels, full = to_uint8(np.asarray(picture), record.mean, record.std), [], None
     for title, text in {"full network": "", **MERGED}.items():
@@ -156,10 +157,8 @@ def segmented(run: str, photograph: str) -> None:
         full = classes if full is None else full
         cost, alike = of_segmenter(network).total / 1e9, (classes == full).mean()
         panels.append(captioned(overlay(shown, classes, colours), title, f"{cost:.1f} GFLOPs, {alike:.1%} alike"))
-    row = beside([captioned(shown, "photograph", " × ".join(map(str, record.img_size)) + " px"), *panels], GAP)
-    present = [number for number in range(len(names)) if (full == number).mean() > LEAST]
-    key = legend([names[number] for number in present], [colours[number] for number in present], row.shape[1])
-    Image.fromarray(np.concatenate([row, key])).quantize(COLOURS).save(OUT / "segmented.png", optimize=True)
+    panels.insert(0, captioned(shown, "photograph", " by ".join(map(str, record.img_size)) + " px"))
+    Image.fromarray(beside(panels, GAP)).quantize(COLOURS).save(OUT / "segmented.png", optimize=True)
 
 
 CELLS_PLAN = "tome:r=20"
