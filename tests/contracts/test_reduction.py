@@ -539,6 +539,7 @@ def lengths_of_loops(jaxpr) -> list[int]:
     return own + [length for part in inner for length in lengths_of_loops(part)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_that_go_row_by_row_say_so(method):
     """A file without control flow unrolls such a loop, so `tune` leaves these methods out for it."""
