@@ -165,7 +165,8 @@ def _name(plan: Any) -> str:
 
 def _method(name: str, plan: Contender | None) -> str:
     if isinstance(plan, str):  # a rival: plans are read by now
-        return _RIVALS[plan.partition("=")[0]]
+        change, _, reduced = plan.partition("/")
+        return ", ".join(filter(None, (_RIVALS[change.partition("=")[0]], reduced)))
     if not isinstance(plan, Plan) or not plan.reducer_classes:
         return name
     options = dict(plan.options) or {key: value for at in plan.steps for key, value in at.options}

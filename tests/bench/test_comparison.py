@@ -102,7 +102,7 @@ def test_a_network_with_weights_of_its_own_takes_part(model, photos):
 def test_the_same_network_on_smaller_images_takes_part(model, photos):
     images, labels = photos
     small = rival(model, "img_size=8")
-    plans = {"small": "img_size=8", "own": small, "short": "depth=1", "ours": PLAN}
+    plans = {"small": "img_size=8", "own": small, "short": "depth=1", "ours": PLAN, "two": "img_size=8/topk@1:r=1"}
     rows = {row.plan: row for row in bench.compare(model, plans, images, labels, rounds=1)}
     inputs = data.load_images(list(images), model.preprocessing)
     classes = predicted(small, resize(inputs, (8, 8), "bicubic", antialias=True))
@@ -113,6 +113,7 @@ def test_the_same_network_on_smaller_images_takes_part(model, photos):
     assert rows["short"].gflops < rows["dense"].gflops
     methods = {name: row.method for name, row in rows.items()}
     assert methods["small"] == "smaller images" and methods["short"] == "fewer blocks" and methods["own"] == "own"
+    assert methods["two"] == "smaller images, topk@1:r=1" and rows["two"].gflops < rows["small"].gflops
     listed = bench.compare(model, ["img_size=8", "img_size=12"], images, labels)
     assert [row.plan for row in listed[1:]] == ["img_size=8", "img_size=12"]
     np.testing.assert_allclose(_joined(bench.plot(listed)), [sorted(row.gflops for row in listed[1:])])

@@ -212,16 +212,20 @@ def test_a_run_has_scores_with_intervals_a_report_and_a_network(trained):
     assert model(jnp.zeros((1, 32, 32, 3))).masks.shape == (1, 4, 28, 28)
 
 
+RIVAL = "img_size=24/topk@0:keep_rate=0.5,restore=last"
+
+
 @pytest.mark.slow
 def test_a_trained_detector_is_tested_under_plans(trained, tmp_path):
     workdir, summary = trained
-    made = config("scenes_detect.py:smoke", detector=str(workdir), plans=("topk:restore=last",), keep_rate=0.5)
+    made = config("scenes_detect.py:smoke", detector=str(workdir), plans=("topk:restore=last", RIVAL), keep_rate=0.5)
     made.update(rounds=2, reduction_loc=(0,))
     made.data.source = ""
     tested = run(made, tmp_path / "plans")
     assert tested["box_AP"] == pytest.approx(summary["box_AP"], abs=1e-6)
     assert list(tested["plans"])[:2] == ["dense", "topk:restore=last"]
-    (smaller,) = list(tested["plans"])[2:]
+    smaller, reduced = list(tested["plans"])[2:]
+    assert reduced == RIVAL and tested["plans"][RIVAL]["gflops"] < tested["plans"]["dense"]["gflops"]
     assert smaller in ("img_size=16", "img_size=24") and 0 <= tested["plans"][smaller]["box_AP"] <= 1
     assert tested["plans"]["topk:restore=last"]["gflops"] < tested["plans"]["dense"]["gflops"]
     assert tested["plans"]["topk:restore=last"]["speed-up"] > 0

@@ -22,28 +22,41 @@ from jaxprune.report.table import Table
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 
 
+@pytest.mark.slow
+def test_a_network_on_smaller_images_is_healed_under_its_plan(tmp_path):
+    config = main.load_config(str(CONFIGS / "recover.py:smoke"))
+    config.update(plans=(), rivals=("img_size=16/topk@0:keep_rate=0.5",))
+    results = commands.find("recover")(config, tmp_path)
+    assert list(results) == ["dense", *config.rivals]
+    (file,) = tmp_path.glob("*/healed.safetensors")
+    healed = load_model(file)
+    assert healed.preprocessing.sides == (16, 16) and healed.plan.text == "topk@0:keep_rate=0.5"
+    # It is no network on smaller images alone, which a plan has to beat.
+    assert "smaller images (--config.rivals)" in (tmp_path / "report.html").read_text()
+
+
 @pytest.fixture(scope="module")
 def run_directory(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("recover")
     config = main.load_config(str(CONFIGS / "recover.py:smoke"))
     summary = commands.find("recover")(config, workdir)
-    return workdir, config, summary
+    written = [(workdir / name).read_text() for name in ("report.html", "recover.csv")]  # a test runs it once more
+    return workdir, config, summary, *written
 
 
 @pytest.mark.slow
 def test_every_contestant_leaves_a_network(run_directory):
-    workdir, _, results = run_directory
+    workdir, _, results, text, table = run_directory
     assert list(results) == ["dense", "topk", "depth=1", "img_size=16"]
     fast = load_model(workdir / "topk" / "healed.safetensors")
     assert fast.plan.steps[0].method == "topk"
     assert len(load_model(workdir / "depth=1" / "healed.safetensors").blocks) == 1
     assert load_model(workdir / "img_size=16" / "healed.safetensors").preprocessing.sides == (16, 16)
-    text = (workdir / "report.html").read_text()
     assert "Not compared: Random" in text and "smaller images (--config.rivals)" not in text
     for word in ("Healed under its plans", "agreement before", "measured speed-up", "depth=1"):
         assert word in text
     assert "topk: the image, then the patches left after each step" in text and "by keep rate" not in text
-    assert (workdir / "recover.csv").read_text().count("\n") == 5
+    assert table.count("\n") == 5
     assert "steps ÷ all" in text and "of the wall-clock of all sessions" in text
 
 
@@ -91,7 +104,7 @@ def test_networks_are_judged_at_every_rate():
 
 @pytest.mark.slow
 def test_what_is_healed_is_not_healed_again(run_directory):
-    workdir, config, _ = run_directory
+    workdir, config, *_ = run_directory
     before = (workdir / "topk" / "healed.safetensors").stat().st_mtime_ns
     again = config.copy_and_resolve_references()
     again.update(rivals=("depth=1",), rounds=3)
@@ -105,7 +118,7 @@ def test_what_is_healed_is_not_healed_again(run_directory):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rivals": ("depth=some",)}, "is no rival: write img_size=182"),
+        ({"rivals": ("depth=some",)}, "rivals: 'depth=some' is no rival: write img_size=182"),
         ({"rivals": ("img_size=8x0",)}, "is no rival: write img_size=182"),
         ({"rivals": ("img_size=8/topc:r=1",)}, "topc"),
         ({"rivals": ("nowhere",)}, "no run directory or file nowhere"),

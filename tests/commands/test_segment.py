@@ -64,11 +64,13 @@ def test_a_run_has_scores_with_intervals_a_report_and_a_network(trained):
 @pytest.mark.slow
 def test_a_trained_network_is_tested_under_plans(trained, tmp_path):
     workdir, summary = trained
-    made = config("scenes.py:smoke", segmenter=str(workdir), plans=("topk", "tome", "img_size=16"), keep_rate=0.5)
+    rivals = ("img_size=16", "img_size=24/tome@0:r=2")
+    made = config("scenes.py:smoke", segmenter=str(workdir), plans=("topk", "tome", *rivals), keep_rate=0.5)
     made.data.source = ""
     tested = run(made, tmp_path / "plans")
     assert tested["miou"] == pytest.approx(summary["miou"], abs=1e-6)
-    assert list(tested["plans"]) == ["dense", "topk", "tome", "img_size=24", "img_size=16"]
+    assert list(tested["plans"]) == ["dense", "topk", "tome", "img_size=24", *rivals]
+    assert tested["plans"][rivals[1]]["gflops"] < tested["plans"]["img_size=24"]["gflops"]
     assert tested["plans"]["dense"]["agreement"] == 1 and tested["plans"]["topk"]["agreement"] < 1
     assert tested["plans"]["topk"]["gflops"] < tested["plans"]["dense"]["gflops"]
     assert "difference" in (tmp_path / "plans/report.html").read_text()

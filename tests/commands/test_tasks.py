@@ -270,11 +270,11 @@ def test_visualize_draws_reconstructions(runs, tmp_path):
 @pytest.mark.slow
 def test_benchmark_puts_plans_side_by_side(runs, tmp_path):
     workdir, _ = runs
-    plans = ("topk", "tome:keep_rate=0.6", "img_size=24")
+    plans = ("topk", "tome:keep_rate=0.6", "img_size=24", "img_size=24/tome@1:r=1")
     found = run(
         "benchmark.py:batch=4,rounds=2", tmp_path, run=str(workdir / "finetune"), plans=plans, reduction_loc=(1,)
     )
-    assert found["plans"] == 3
+    assert found["plans"] == 4
     header, *rows = (tmp_path / "benchmark.csv").read_text().splitlines()
     assert header.startswith("plan,GFLOPs,") and "agreement" in header
     assert [row.partition(",")[0] for row in rows] == ["dense", *plans]

@@ -7,6 +7,7 @@ from jaxprune import recover
 from jaxprune.commands.shared import inspection, several_networks, train_first
 from jaxprune.commands.shared.settings import number, record, refused, setting
 from jaxprune.config import Config
+from jaxprune.errors import UserError
 from jaxprune.open import rivals
 from jaxprune.open.rivals import AUTO, is_rival
 from jaxprune.recover.learning import parse
@@ -68,7 +69,10 @@ def check_rival(text: str, name: str) -> None:
       UserError: see above.
     """
     if is_rival(text):
-        rivals.parse(text)
+        try:
+            rivals.parse(text)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
     elif text != AUTO:
         several_networks.check_name(text, name)
 

@@ -155,7 +155,7 @@ def describe(section: Section, tuned: Tuned, plan: Path = Path("plan.txt"), casc
         section.command(f"--config.run={cascade}")
     elif tuned.img_size:
         commands = "`predict` and `benchmark` open it" if _graded(tuned) else "every command opens it"
-        how = f"under the plan {tuned.model.plan}" if "/" in tuned.plan else "without a plan"
+        how = f"under the plan {plan_text(tuned)}" if plan_text(tuned) else "without a plan"
         section.text(f"It is the same network on smaller images, {how}; {commands} with:")
         section.command(_options(tuned, plan))
     elif tuned.plan:
@@ -281,11 +281,9 @@ def _label(tuned: Tuned, row: Row, alone: bool) -> str:
     """The text beside a point: the amount left in the end, and the method if no legend shows it."""
     if row.reach:
         return "chosen" if row.name == tuned.plan else ""
-    if is_rival(row.name) and not is_smaller_images(row.name):
-        amount = f"{row.name.partition('/')[0].partition('=')[2]} px, {row.name.rpartition('=')[2]}"
-        return f"{amount}{', chosen' if row.name == tuned.plan else ''}"
     amount = row.name.rpartition("@")[2].partition(",")[0].rpartition("=")[2]  # the first setting of the last step
-    if _family(row) == "smaller images":
-        amount += " px"
+    if is_rival(row.name):
+        change, stroke, _ = row.name.partition("/")
+        amount = f"{change.partition('=')[2]} px{f', {amount}' * bool(stroke)}"
     method = f"{_family(row).partition(' ')[0]} " if alone and row.name != DENSE else ""
     return f"{method}{amount}{', chosen' if row.name == tuned.plan else ''}"
