@@ -142,6 +142,18 @@ def test_accuracy_stands_ahead_of_the_risk_where_images_have_classes(part_of):
     assert page.summary(labelled)["accuracy"] == 0.95
 
 
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("img_size=154", "154 px"),
+        ("img_size=154/dpc_knn@3:keep_rate=0.5,equal_weights=true", "154 px, 0.5"),
+        ("dpc_knn@3:keep_rate=0.5,equal_weights=true", "0.5"),
+    ],
+)
+def test_points_are_labelled_by_their_images_and_what_is_kept(name, label):
+    assert page._label(tuned(), Row(name, 1.0), alone=False) == label
+
+
 def test_the_summary_compares_with_dense():
     summary = page.summary(tuned())
     assert summary == {
