@@ -12,11 +12,13 @@ machine allows divided by the time taken. That least time is the larger of two: 
 matrix products, and the bytes that have to be moved (weights and images; in training weights, gradients and moments) at
 the rate of an array copy, both measured in the same rounds.
 
-`--torch-python` is an interpreter with torch, timm and torchvision, `--onnx-python` one with jax2onnx, onnxruntime and
-this library's dependencies; without them the corresponding contestants are left out. Sections: "dense" networks;
-"reduced" networks (Top-K, ToMe); "mae" and "finetune", optimizer steps; "input", reading JPEG files on one core;
-"first", the time from the start of a process to its first logits, with an empty and with a filled cache of compiled
-programs ("ms once built": without importing, building the network and reading its weights).
+`--torch-python` is an interpreter with torch, timm and torchvision, and with transformers for "pixels"; `--onnx-python`
+is one with jax2onnx, onnxruntime and this library's dependencies. Without them the corresponding contestants are left
+out. Sections: "dense" networks; "reduced" networks (Top-K, ToMe); "mae" and "finetune", optimizer steps; "pixels",
+UPerNet at 512 pixels and the backbone of ViTDet at 1024, forward passes and optimizer steps of one or two images;
+"input", reading JPEG files on one core; "first", the time from the start of a process to its first logits, with an
+empty and with a filled cache of compiled programs ("ms once built": without importing, building the network and reading
+its weights).
 
 Measurements are stored in OUT/rounds.jsonl, from which an interrupted run resumes. Writes OUT/peers.md and
 OUT/peers.csv. Needs Linux or macOS.
@@ -49,6 +51,7 @@ NAMES = {OURS: "jaxprune", TORCH: "PyTorch", ONNX: "ONNX Runtime"}
 COMPILED, FROZEN = "torch.compile", "torch.compile, freezing"
 PLANS = {"Top-K": "topk:keep_rate=0.7", "ToMe": "tome:keep_rate=0.7"}
 SMALL, BASE, SMALLER = "vit_small_patch16_224", "vit_base_patch16_224", "vit_tiny_patch16_224"
+UPERNET, VITDET = "beit_base_patch16_224", "vitdet_base_patch16_1024"
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 10, "num_heads": 2}
 TINY_DECODER = {"decoder_embed_dim": 32, "decoder_depth": 1, "decoder_num_heads": 2}
 
@@ -201,6 +204,7 @@ class Run:
             "weights": str(self.out / "files" / f"{model}.safetensors"),
             "decoder": TINY_DECODER if self.args.tiny else {},
             "baseline": {theirs: arguments[own] for own, theirs in names.items()},
+            "arguments": {name: value for name, value in arguments.items() if isinstance(value, int)},
             **more,
         }
 
@@ -233,6 +237,26 @@ def steps(run: Run, task: str, model: str) -> list[Contestant]:
     return [contestant for contestant in all_ if run.has(contestant.framework)]
 
 
+def of_pixels(run: Run) -> list[Group]:
+    """Returns the groups of networks for large images, one image at a time."""
+    tiny, found = run.args.tiny, []
+    for title, model, head, side in (("UPerNet, BEiT-B", UPERNET, "upernet", 512), ("ViTDet-B", VITDET, "", 1024)):
+        job = run.job("maps", model, head=head, side=64 if tiny else side, classes=150, batch=1)
+        job["sizes"] = {**job["sizes"], "img_size": job["side"]}
+        for task in ("maps", "maps_step"):
+            # BatchNorm of a map pooled to one place needs two images in PyTorch.
+            job["batch"] = 2 if head and task == "maps_step" else 1
+            all_ = [
+                Contestant(NAMES[TORCH], TORCH, {**job, "task": task}),
+                Contestant(COMPILED, TORCH, {**job, "task": task, "compiled": True}),
+                Contestant(NAMES[OURS], OURS, {**job, "task": task}),
+            ]
+            contestants = [contestant for contestant in all_ if run.has(contestant.framework)]
+            kind = "forward" if task == "maps" else f"step of {job['batch']}"
+            found.append(Group("pixels", f"{title}, {job['side']} pixels, {kind}", job["batch"], contestants))
+    return found
+
+
 def groups(run: Run) -> list[Group]:
     """Returns all groups in the order in which they are measured."""
     batch, found = run.args.batch, []
@@ -248,6 +272,7 @@ def groups(run: Run) -> list[Group]:
     for task, title in (("mae", "MAE step"), ("finetune", "fine-tuning step")):
         for model in [SMALLER] if run.args.tiny else [SMALL, BASE]:
             found.append(Group(task, f"{title}, {model}", batch, steps(run, task, model)))
+    found += of_pixels(run)
     count = 4 if run.args.tiny else 32
     for plan in ("train", "evaluation"):
         job = run.job("jpeg", first, plan=plan, folder=str(run.out / "files" / "jpeg"), batch=count, threads=1)
@@ -414,6 +439,7 @@ def rows(run: Run, group: Group) -> list[dict[str, Any]]:
             "of bound": least / statistics.median(seconds) if least else "",
             "ms once built": 1000 * statistics.median(r["seconds"] - r["built"] for r in own.values()) if first else "",
             "difference": difference(facts, same),
+            "parameters": facts.get("parameters", ""),
         }
         found.append(row)
     return found
@@ -455,7 +481,7 @@ def cell(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-SECTIONS = ("dense", "reduced", "mae", "finetune", "input", "first")
+SECTIONS = ("dense", "reduced", "mae", "finetune", "pixels", "input", "first")
 
 
 @command

@@ -29,6 +29,12 @@ _GALLERY = (
     "cosines, whose largest is small where others are nearly as near as the nearest. The cascade answers with the "
     "nearest image, whose name is that of a class in its file."
 )
+_BLOCKS = (
+    "What predicted times are added up from: one batch through one block. `role` is the method that reduces in the "
+    "block, or plain. `state` is how its attention differs from the dense network's: sized, if merged tokens weigh "
+    "more; masked, if some do not count; or what it reports besides. `rows` tokens go in, `left` come out. Blocks of "
+    "one `kind` cost the dense network the same. `macs` are the multiply-accumulates of an image, without the method's."
+)
 # What stands beside the risk where images have classes.
 _CLASSES = (
     " Accuracy, and its difference from the dense network's, paired by image, are of the same n images and have no "
@@ -202,7 +208,7 @@ def describe(section: Section, tuned: Tuned, plan: Path = Path("plan.txt"), casc
         f"blocks have one colour.{plots.front_note(plot, 'lowest risks measured')}",
     )
     blocks = [{**part._asdict(), "ms": 1000 * cost.seconds, "MiB": cost.megabytes} for part, cost in tuned.table.parts]
-    section.section("Blocks on this device").table(blocks, caption="One batch through one block.", formats=".3g")
+    section.section("Blocks on this device", _BLOCKS).table(blocks, formats=".3g")
 
 
 def in_other_commands(tuned: Tuned, plan: Path, cascade: Path) -> str:

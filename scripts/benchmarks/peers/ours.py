@@ -93,6 +93,59 @@ def finetune(job: Job) -> Made:
     return _step(job, parts, loss, 0.05), _facts(3 * job.batch * flops.of_model(model).total, 8 * _bytes(model))
 
 
+def of_pixels(job: Job) -> Any:
+    """Returns UPerNet, or the backbone of a detector, with new weights."""
+    from flax import nnx
+
+    from jaxprune import compile_cache, dense, models
+
+    compile_cache.enable(compile_cache.OFF)
+    if not job.head:
+        return models.create(job.model, **job.sizes, drop_path_rate=0.0, rngs=nnx.Rngs(0))
+    sizes = {"img_size": job.side, "num_classes": job.classes, **job.sizes}
+    return dense.create(job.head, encoder=job.model, **sizes, rngs=nnx.Rngs(0))
+
+
+def maps(job: Job) -> Made:
+    """Computes the classes of all pixels, or the map that a detector reads."""
+    import jax.numpy as jnp
+
+    from jaxprune.evaluate.contestants import Runner
+
+    model = of_pixels(job)
+    run = Runner(model, jnp.asarray(job.images()), (lambda model, images: model(images)) if job.head else _backbone)
+    return run, {"parameters": _parameters(model), **_versions()}
+
+
+def maps_step(job: Job) -> Made:
+    """Takes one optimizer step of UPerNet, or of a backbone on the mean square of its map."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxprune.nn.params import merge, split
+
+    model = of_pixels(job)
+    parts, classes = split(model), jnp.asarray(job.label_maps(), jnp.int32)
+
+    def loss(params, batch, key):
+        network = merge(parts.graph, params, parts.rest)
+        if job.head:
+            return network.loss(batch["image"], classes, key=key)[0], {}
+        return jnp.square(_backbone(network, batch["image"])).mean(), {}
+
+    jax.block_until_ready(classes)
+    return _step(job, parts, loss, 0.05), {"parameters": _parameters(model), **_versions()}
+
+
+def _backbone(model: Any, images: Any) -> Any:
+    tokens, _ = model.forward_features(images)
+    return model.patch_maps(tokens, images.shape[1:-1])
+
+
+def _parameters(model: Any) -> int:
+    return _bytes(model) // 4
+
+
 def _step(job: Job, parts: Any, loss: Any, weight_decay: float) -> Any:
     import jax
     import jax.numpy as jnp
@@ -221,5 +274,5 @@ def pillow(job: Job) -> Made:
 
 
 if __name__ == "__main__":
-    made = (weights, forward, mae, finetune, products, copy, pictures, jpeg, pillow)
+    made = (weights, forward, mae, finetune, maps, maps_step, products, copy, pictures, jpeg, pillow)
     serve({job.__name__: job for job in made})

@@ -40,6 +40,10 @@ class Job:
         """Returns the classes of the images."""
         return np.random.default_rng(1).integers(0, self.classes, self.batch)
 
+    def label_maps(self) -> np.ndarray:
+        """Returns the classes of the images' pixels, (b, height, width)."""
+        return np.random.default_rng(1).integers(0, self.classes, (self.batch, self.side, self.side))
+
 
 # The result of a job: a function that returns when its work is done, and facts about it.
 Made = tuple[Callable[[], Any], dict[str, Any]]
