@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
 
@@ -76,7 +76,7 @@ def nearest(features: Float[np.ndarray, "n d"], queries: Float[np.ndarray, "m d"
     >>> nearest(np.eye(2, dtype=np.float32), np.array([[0.1, 1.0]], np.float32), k=2)
     array([[1, 0]], dtype=int32)
     """
-    bank, k = _length_one(jnp.asarray(features, jnp.float32)), min(k, len(features))
+    bank, k = length_one(jnp.asarray(features, jnp.float32)), min(k, len(features))
     # In batches: all cosines between 10,000 images take 400 MB.
     parts = (queries[start : start + 1024] for start in range(0, max(len(queries), 1), 1024))
     return np.concatenate([np.asarray(_nearest(bank, jnp.asarray(part, jnp.float32), k)) for part in parts])
@@ -84,7 +84,7 @@ def nearest(features: Float[np.ndarray, "n d"], queries: Float[np.ndarray, "m d"
 
 @functools.partial(jax.jit, static_argnames="k")
 def _nearest(bank, queries, k: int):
-    return jax.lax.top_k(_length_one(queries) @ bank.T, k)[1]
+    return jax.lax.top_k(length_one(queries) @ bank.T, k)[1]
 
 
 def _classes(
@@ -99,7 +99,7 @@ def _classes(
 ) -> np.ndarray:
     """The votes for all queries, in batches; without that of the feature `images`, the image of the query."""
     vote = functools.partial(_vote, temperature=temperature, k=k, num_classes=int(labels.max()) + 1)
-    bank, classes = _length_one(jnp.asarray(features, jnp.float32)), jnp.asarray(labels)
+    bank, classes = length_one(jnp.asarray(features, jnp.float32)), jnp.asarray(labels)
     votes = []
     for start in range(0, len(queries), batch_size):
         batch = jnp.asarray(queries[start : start + batch_size], jnp.float32)
@@ -110,7 +110,7 @@ def _classes(
 
 @functools.partial(jax.jit, static_argnames=("k", "num_classes"))
 def _vote(bank, classes, queries, images, *, temperature, k: int, num_classes: int):
-    cosine, nearest = jax.lax.top_k(_length_one(queries) @ bank.T, k if images is None else k + 1)
+    cosine, nearest = jax.lax.top_k(length_one(queries) @ bank.T, k if images is None else k + 1)
     if images is not None:
         # One of the nearest k + 1 may be the query's own image; otherwise the last of them has no vote.
         of_query = nearest == images[:, None]
@@ -122,5 +122,6 @@ def _vote(bank, classes, queries, images, *, temperature, k: int, num_classes: i
     return votes.sum(1).argmax(-1)
 
 
-def _length_one(features):
+def length_one(features: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """Scales features to a length of 1; zeros stay."""
     return features / jnp.maximum(jnp.linalg.norm(features, axis=1, keepdims=True), 1e-12)

@@ -33,6 +33,7 @@ def open_classifier(
     img_size: int | tuple[int, int] | None = None,
     ema: bool = False,
     seed: int = 0,
+    features: bool = False,
 ) -> Classifier:
     """Opens a classifier.
 
@@ -52,6 +53,7 @@ def open_classifier(
       img_size: for images of another size; see `load_model`.
       ema: take the averaged weights of a run.
       seed: of random weights.
+      features: take a network without a classifier as well, which returns its pooled features; it has no class names.
 
     Raises:
       UserError: there is no classifier, or the number of names differs from that of its classes.
@@ -66,6 +68,8 @@ def open_classifier(
         recorded = imagenet1k() if model.num_classes == 1000 and not isinstance(origin, Random) else ()
         headless = f"{origin} has no classifier for {origin.name}: give a file of a trained one, or fine-tune it first."
     if not model.num_classes:
+        if features:
+            return Classifier(model, (), str(origin))
         raise UserError(headless)
     names = _names(class_names) or recorded or tuple(map(str, range(model.num_classes)))
     if len(names) != model.num_classes:

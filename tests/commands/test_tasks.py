@@ -132,6 +132,33 @@ def test_evaluate_takes_plans(runs, tmp_path):
 
 
 @pytest.mark.slow
+def test_evaluate_retrieves_by_the_features_of_a_network_without_a_classifier(tmp_path):
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 3, "num_heads": 2, "num_classes": 0}
+    path = tmp_path / "encoder.safetensors"
+    checkpoints.save_model(models.create("vit", **sizes, rngs=nnx.Rngs(0)), path)
+    data = {"data": {"source": "scenes", "num_train": 24, "num_eval": 10}}
+    plans = ("tome:r=1", "random:keep_rate=0.3", "img_size=24")
+    found = run("evaluate.py", tmp_path / "run", run=str(path), plans=plans, reduction_loc=(1,), neighbours=3, **data)
+    assert (found["images"], found["gallery"]) == (10, 24)
+    assert all(0 <= found[f"one of the nearest, {plan}"] <= 1 for plan in plans)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Retrieval under token-reduction plans" in page and "class of the nearest" in page
+    # As the command features and a search by hand have it.
+    vectors = {}
+    for name, settings in {"dense": {}, "tome": {"plan": "tome:r=1", "reduction_loc": (1,)}}.items():
+        run("features.py", tmp_path / name, run=str(path), features=("pooled",), probe=False, **data, **settings)
+        read = lambda split, name=name: np.load(next((tmp_path / name / "features" / split).glob("*.npz")))["pooled"]
+        vectors[name] = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in map(read, ("train", "eval"))]
+    gallery, queries = vectors["dense"]
+    near, nearest = np.argsort(-queries @ gallery.T)[:, :3], (vectors["tome"][1] @ gallery.T).argmax(1)
+    assert found["one of the nearest, tome:r=1"] == pytest.approx((near == nearest[:, None]).any(1).mean())
+    with pytest.raises(UserError, match="without a classifier"):
+        run("evaluate.py", tmp_path / "none", run=str(path), **data)
+    with pytest.raises(UserError, match=r"leave --config\.only_present out"):
+        run("evaluate.py", tmp_path / "none", run=str(path), plans=plans, only_present=True, **data)
+
+
+@pytest.mark.slow
 def test_a_classifier_and_its_plans_see_every_image_once(runs, tmp_path, monkeypatch):
     sizes, eval_batches = [], inputs.eval_batches
 

@@ -55,7 +55,7 @@ def test_accuracy_has_its_interval_number_and_chance(part_of):
         "accuracy": ("70.0%", "± 24.8%, half the 95 % interval (Wilson) over 10 images"),
         "chance": ("33.3%", ""),
     }
-    summary = evaluate._summary(PREDICTED)
+    summary = evaluate._summary(evaluate._Tested(None, None, PREDICTED, compared()))
     assert summary["accuracy"] == 0.7 and summary["images"] == 10
     assert (summary["accuracy_low"], summary["accuracy_high"]) == pytest.approx((0.3968, 0.8922), abs=1e-4)
 

@@ -1,7 +1,7 @@
 """The settings of `evaluate`."""
 
 from jaxprune.commands.shared import inspection
-from jaxprune.commands.shared.settings import record, setting
+from jaxprune.commands.shared.settings import number, record, setting
 
 
 @record()
@@ -13,4 +13,7 @@ class Settings(inspection.Rivals, inspection.Plans, inspection.ClassifierInspect
         *("data.path", "data.eval_split", "plans", "img_size", "only_present"),
     )
 
+    neighbours: int = number(
+        5, "without a classifier: nearest images by the full network, to retrieve one of", at_least=1
+    )
     only_present: bool = setting(False, "True: predict only classes of the held-out images (ImageNet-A, ImageNet-R)")

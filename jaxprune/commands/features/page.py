@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.data.broken import read_or_next
-from jaxprune.data.crop_resize import prepare
+from jaxprune.commands.shared.framed_picture import framed_picture
 from jaxprune.data.source import Source
 from jaxprune.evaluate.collectors.features import FEATURES
 from jaxprune.evaluate.feature_files import unreadable_of
@@ -17,16 +16,14 @@ from jaxprune.evaluate.feature_probe import Labelled, Probed
 from jaxprune.measures.knn import nearest
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.report import Section, findings, plots, spread
-from jaxprune.report.pictures.base import GREEN, ORANGE, WHITE
-from jaxprune.report.pictures.film_strip import still
-from jaxprune.report.pictures.layout import beside, tile, upscale
-from jaxprune.report.pictures.marks import outline_patches
+from jaxprune.report.pictures.base import WHITE
+from jaxprune.report.pictures.layout import beside, tile
 from jaxprune.report.pictures.text import label
 from jaxprune.report.scorer_names import about_images
 from jaxprune.report.table import Table, column
 
 DRAWN, NEIGHBOURS = 6, 5  # held-out images in the picture, and number of nearest images of each
-_GAP, _FRAME = 12, 5  # pixels between an image and its nearest ones, and of the frames
+_GAP = 12  # pixels between an image and its nearest ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +104,10 @@ def nearest_images(
     for query, near in zip(queries, rows, strict=True):
         truth, voted = int(held_out.labels[query]), int(predicted[query])
         verdict = "right" if right[query] else f"predicted {names[voted]}"
-        query_picture = _framed(sources[1], held_out.index[query], preprocessing, right[query])
+        query_picture = framed_picture(sources[1], held_out.index[query], preprocessing, right[query])
         cells = [
             label(
-                _framed(sources[0], train.index[row], preprocessing, train.labels[row] == truth),
+                framed_picture(sources[0], train.index[row], preprocessing, train.labels[row] == truth),
                 f"{names[train.labels[row]]}{'' if train.labels[row] == truth else ': another class'}",
             )
             for row in near
@@ -144,9 +141,3 @@ def _some(right: np.ndarray, count: int) -> np.ndarray:
 
 def _spaced(numbers: np.ndarray, count: int) -> np.ndarray:
     return numbers[np.arange(count) * len(numbers) // max(count, 1)]
-
-
-def _framed(source: Source, index: Any, preprocessing: Preprocessing, right: Any) -> np.ndarray:
-    image = read_or_next(source, int(index))["image"]
-    picture = still(image) if preprocessing.num_frames else upscale(prepare(image, preprocessing))
-    return outline_patches(picture, np.array([True]), (1, 1), GREEN if right else ORANGE, _FRAME)

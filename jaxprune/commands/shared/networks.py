@@ -58,8 +58,11 @@ def with_origin(config: Config, origin: Origin) -> Config:
     return ConfigDict({**config.to_dict(), "run": run, "model": published})
 
 
-def classifier(config: Config) -> Classifier:
+def classifier(config: Config, *, features: bool = False) -> Classifier:
     """Opens the classifier of `origin`.
+
+    Args:
+      features: see `open_classifier`.
 
     Raises:
       UserError: there is no classifier, there are two, or it is another kind of model.
@@ -69,6 +72,7 @@ def classifier(config: Config) -> Classifier:
         class_names=config.model.class_names,
         img_size=config.img_size or None,
         seed=config.seed,
+        features=features,
     )
     if opened.model.preprocessing.num_frames:
         opened.model.preprocessing = with_stride(opened.model.preprocessing, config.frame_stride)

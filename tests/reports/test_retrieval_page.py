@@ -1,0 +1,73 @@
+"""What `evaluate` writes of a network without a classifier: retrieval by its features under plans."""
+
+import numpy as np
+
+from jaxprune.commands.evaluate import by_features, retrieval_page
+from jaxprune.evaluate.collectors.vectors import ImageVectors, VectorCollector
+from jaxprune.measures.retrieval import Retrieved
+from jaxprune.report.table import Table
+
+
+class Costed:
+    """A contestant of known cost."""
+
+    def __init__(self, cost):
+        self.gflops = lambda: cost
+
+
+# Four queries: Top-K finds the full network's nearest for one, one of its nearest for three.
+NEAREST = {"dense": [0, 1, 2, 3], "topk": [0, 2, 1, 0]}
+AMONG = {"dense": [True] * 4, "topk": [True, True, True, False]}
+RESULTS = {
+    name: Retrieved(np.array(rows), np.array(rows) == NEAREST["dense"], np.array(AMONG[name]), np.full(4, cosine))
+    for (name, rows), cosine in zip(NEAREST.items(), (1.0, 0.75), strict=True)
+}
+
+
+def images(labels):
+    return ImageVectors({}, np.array(labels), np.arange(len(labels)))
+
+
+def rows(gallery, queries):
+    right = by_features._right(RESULTS, images(gallery), images(queries))
+    costs = {"dense": Costed(4.0), "topk": Costed(2.5)}
+    return Table(by_features._row(name, costs[name], RESULTS[name], right) for name in RESULTS)
+
+
+def test_plans_are_listed_with_what_they_retrieve(part_of):
+    # Of the nearest images by the full network three have the class of the query, of those by Top-K two.
+    table = rows([0, 0, 1, 1], [0, 0, 1, 0])
+    (part,) = part_of(lambda section: retrieval_page.describe(section, table, 20, 4, 5))
+    (printed,) = part.tables
+    assert printed.rows == [
+        ["plan", "one of the nearest", "the nearest", "cosine", "class of the nearest", "class − dense", "GFLOPs"],
+        ["dense", "100.0% (51.0%–100.0%)", "100.0% (51.0%–100.0%)", "1.000", "75.0% (30.1%–95.4%)", "–", "4"],
+        [
+            *("topk", "75.0% (30.1%–95.4%)", "25.0% (4.6%–69.9%)", "0.750"),
+            *("50.0% (15.0%–85.0%)", "-25.0% (-80.6% to +47.3%)", "2.5"),
+        ],
+    ]
+    assert "one of the full network's 5 nearest" in printed.caption and "Agresti and Min" in printed.caption
+    (text,), (plot,) = part.texts, part.figures
+    assert text.startswith(
+        "The features of 4 images by each network are queries in a gallery: the features of 20 other"
+    )
+    assert {"GFLOPs", "one of the nearest", "topk"} <= set(plot.labels) and "dense" not in plot.labels
+
+
+def test_without_classes_there_are_no_columns_of_classes(part_of):
+    table = rows([-1] * 4, [-1] * 4)
+    (part,) = part_of(lambda section: retrieval_page.describe(section, table, 20, 4, 5))
+    (printed,) = part.tables
+    assert printed.rows[0] == ["plan", "one of the nearest", "the nearest", "cosine", "GFLOPs"]
+    assert "class" not in printed.caption.lower()
+
+
+def test_features_of_all_batches_are_collected():
+    collector = VectorCollector()
+    for part in (slice(0, 2), slice(2, 3)):
+        outputs = {"dense": {"logits": np.eye(3)[part]}, "topk": {"logits": 2 * np.eye(3)[part]}}
+        collector.update({"label": np.array([4, 5, 6])[part], "index": np.array([7, 8, 9])[part]}, outputs)
+    found = collector.result()
+    np.testing.assert_array_equal(found.vectors["topk"], 2 * np.eye(3))
+    assert found.labels.tolist() == [4, 5, 6] and found.index.tolist() == [7, 8, 9]
