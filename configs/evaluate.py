@@ -11,6 +11,9 @@ With `--config.plans="('topk','tome:keep_rate=0.5')" --config.reduction_loc="(1,
 under these token-reduction plans, without training: accuracy, agreement with the dense network, cost, and the patches
 kept. Plans with from_scores drop patches by `--config.scorer`, such as norm or ltrp:run=RUN.
 
+Of a network without a classifier, `--config.plans` compares features: held-out images are queries in a gallery of the
+training images, and the report has how often a plan finds one of the full network's nearest.
+
 Of a run of `segment` or `detect` this is the test of that command: mIoU or AP, on the run's images.
 
 For a network that reads clips, the folder holds videos; `--config.data.num_clips` and `num_crops` set the views of each
