@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import endurance
 import numpy as np
 import pytest
 import system_calls
@@ -15,6 +17,7 @@ from PIL import Image
 
 from jaxprune import commands, main, models, reduction
 from jaxprune.checkpoints import save_model
+from jaxprune.errors import UserError
 from jaxprune.measures.training_images import TrainingImages
 from jaxprune.train import workdir as workdirs
 
@@ -105,6 +108,22 @@ def test_no_kill_of_a_command_loses_a_run(tmp_path):
     run("fuzzing/kills", tmp_path, "--only", "finetune", "--kills=2", "--in_a_row=2")
     (row,) = rows(tmp_path / "kills.csv")
     assert int(row["kills"]) >= 2 and row["lost"] == row["other numbers"] == "0"
+
+
+def test_only_a_small_file_system_of_its_own_is_filled(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="is no file system of its own"):
+        endurance.Disk(tmp_path)
+    total, free = 4 * endurance.LARGEST, 2**20
+    monkeypatch.setattr(endurance.os.path, "ismount", lambda path: True)
+    monkeypatch.setattr(endurance.shutil, "disk_usage", lambda path: SimpleNamespace(total=total, free=free))
+    with pytest.raises(UserError, match="to fill"):
+        endurance.Disk(tmp_path)
+    total = endurance.LARGEST
+    disk = endurance.Disk(tmp_path)
+    disk.leave(2**18)
+    assert (tmp_path / "filler").stat().st_size == free - 2**18
+    disk.leave(2**21)
+    assert not (tmp_path / "filler").exists()
 
 
 def test_a_run_goes_on_under_another_python(tmp_path):
@@ -248,6 +267,16 @@ def test_peers_take_turns_and_a_run_goes_on_where_it_was_cut_off(tmp_path):
     added = [json.loads(line) for line in records.read_text().removeprefix(before).splitlines()]
     assert {record["round"] for record in added if "round" in record} == {1}
     assert [row["rounds"] for row in rows(tmp_path / "peers" / "peers.csv")] == ["2"] * 5
+
+
+def test_peers_time_networks_for_pixels(tmp_path):
+    run("benchmarks/peers", tmp_path, "--tiny", "--burst=0.01", "--threads=1", "--rounds=1", "--only", "pixels")
+    found = rows(tmp_path / "benchmark_peers" / "peers.csv")
+    kinds = [row["group"].rpartition(", ")[2] for row in found]
+    assert kinds == ["forward", "step of 2", "forward", "step of 1"]
+    assert all(float(row["images/s"]) > 0 for row in found)
+    upernet, upernet_step, vitdet, vitdet_step = (int(row["parameters"]) for row in found)
+    assert upernet == upernet_step != vitdet == vitdet_step
 
 
 def test_gradients_are_compared(tmp_path):

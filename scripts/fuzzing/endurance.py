@@ -105,7 +105,7 @@ class Disk:
     """A small file system that a file fills as far as wanted."""
 
     def __init__(self, folder: Path):
-        if not folder.is_dir() or os.stat(folder).st_dev == os.stat(folder.resolve().parent).st_dev:
+        if not os.path.ismount(folder):
             raise UserError(f"--disk={folder} is no file system of its own: mount one there.")
         if (total := shutil.disk_usage(folder).total) > LARGEST:
             raise UserError(f"--disk={folder} has {total:,} bytes: give a file system of at most {LARGEST:,} to fill.")
