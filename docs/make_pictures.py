@@ -32,7 +32,7 @@ from jaxprune.evaluate.detection import TestedImage
 from jaxprune.flops.segmenters import of_segmenter
 from jaxprune.nn.params import jitted
 from jaxprune.nn.tokens import coordinates
-from jaxprune.open.rivals import cheaper
+from jaxprune.open.rivals import cheaper, is_rival, is_smaller_images
 from jaxprune.ops.patches import patchify
 from jaxprune.ops.resize import resize
 from jaxprune.reduction import Plan, apply
@@ -197,9 +197,12 @@ def cells_under_plans(run: str) -> None:
     """Draws box AP against speed: the detector of blood cells under plans, and on smaller images."""
     with (Path(run) / "plans.csv").open() as file:
         rows = list(csv.DictReader(file))
+    sizes = [row for row in rows if is_smaller_images(row["plan"])]
+    both = [row for row in rows if is_rival(row["plan"]) and row not in sizes]
     of_kind = {
-        "plans": [row for row in rows[1:] if not row["plan"].startswith("img_size=")],
-        "image sizes, no plan": [row for row in rows if row is rows[0] or row["plan"].startswith("img_size=")],
+        "plans": [row for row in rows[1:] if not is_rival(row["plan"])],
+        "image sizes, no plan": [rows[0], *sizes],
+        **({"plans on smaller images": both} if both else {}),
     }
     numbers = lambda kind, name: [float(row[name]) for row in of_kind[kind]]
     plot = plots.scatter_plot(
@@ -220,8 +223,9 @@ def short(plan: str) -> str:
     >>> short("topk@9:keep_rate=0.5,restore=last"), short("tome:r=20"), short("img_size=266")
     ('topk@9, 0.5', 'tome, r=20', '266 px')
     """
-    if plan.startswith("img_size="):
-        return f"{plan.removeprefix('img_size=')} px"
+    if is_rival(plan):
+        size, stroke, under = plan.removeprefix("img_size=").partition("/")
+        return f"{size} px{f', {short(under)}' if stroke else ''}"
     return plan.replace(",restore=last", "").replace("keep_rate=", "").replace(":", ", ")
 
 

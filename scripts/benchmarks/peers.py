@@ -1,7 +1,8 @@
 """Compares this library with PyTorch, eager and compiled, and ONNX Runtime, each in its own process.
 
-python scripts/benchmarks/peers.py [--torch-python PATH] [--onnx-python PATH] [--only dense reduced …] [--rounds 9]
-                                   [--burst 2] [--batch 8] [--threads 2] [--tiny] [--out benchmark_peers]
+python scripts/benchmarks/peers.py [--torch-python PATH] [--onnx-python PATH] [--only dense reduced …]
+                                   [--titles TEXT …] [--rounds 9] [--burst 2] [--batch 8] [--threads 2] [--tiny]
+                                   [--out benchmark_peers]
 
 The contestants of a group take turns in every round: one process warms up and measures a burst while all others are
 stopped. `torch.compile` is measured as it is and, for inference, with Inductor's freezing, its fastest setting on CPUs,
@@ -203,7 +204,7 @@ class Run:
             "classes": 10 if self.args.tiny else 1000,
             "weights": str(self.out / "files" / f"{model}.safetensors"),
             "decoder": TINY_DECODER if self.args.tiny else {},
-            "baseline": {theirs: arguments[own] for own, theirs in names.items()},
+            "baseline": {theirs: arguments[own] for own, theirs in names.items() if own in arguments},
             "arguments": {name: value for name, value in arguments.items() if isinstance(value, int)},
             **more,
         }
@@ -243,6 +244,7 @@ def of_pixels(run: Run) -> list[Group]:
     for title, model, head, side in (("UPerNet, BEiT-B", UPERNET, "upernet", 512), ("ViTDet-B", VITDET, "", 1024)):
         job = run.job("maps", model, head=head, side=64 if tiny else side, classes=150, batch=1)
         job["sizes"] = {**job["sizes"], "img_size": job["side"]}
+        job["arguments"].setdefault("patch_size", 16)  # the network's default
         for task in ("maps", "maps_step"):
             # BatchNorm of a map pooled to one place needs two images in PyTorch.
             job["batch"] = 2 if head and task == "maps_step" else 1
@@ -288,7 +290,7 @@ def groups(run: Run) -> list[Group]:
     return [
         group._replace(contestants=[c for c in group.contestants if not left_out(run, c)])
         for group in found
-        if group.section in run.args.only
+        if group.section in run.args.only and all(word in group.title for word in run.args.titles)
     ]
 
 
@@ -490,6 +492,7 @@ def main():
     parser.add_argument("--torch-python", default="", help="an interpreter with torch, timm and torchvision")
     parser.add_argument("--onnx-python", default="", help="an interpreter with onnxruntime, jax2onnx, jax and flax")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--titles", nargs="+", default=(), help="groups with these words in their titles")
     parser.add_argument("--leave-out", nargs="+", default=(), help="contestants, by the beginning of their names")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--burst", type=float, default=2.0, help="minimum length of a turn in seconds")
