@@ -18,9 +18,10 @@ class Costed:
 # Four queries: Top-K finds the full network's nearest for one, one of its nearest for three.
 NEAREST = {"dense": [0, 1, 2, 3], "topk": [0, 2, 1, 0]}
 AMONG = {"dense": [True] * 4, "topk": [True, True, True, False]}
+COSINES = {"dense": [1.0] * 4, "topk": [0.5, 0.75, 0.75, 1.0]}
 RESULTS = {
-    name: Retrieved(np.array(rows), np.array(rows) == NEAREST["dense"], np.array(AMONG[name]), np.full(4, cosine))
-    for (name, rows), cosine in zip(NEAREST.items(), (1.0, 0.75), strict=True)
+    name: Retrieved(np.array(rows), rows == np.array(NEAREST["dense"]), np.array(AMONG[name]), np.array(COSINES[name]))
+    for name, rows in NEAREST.items()
 }
 
 
