@@ -92,11 +92,12 @@ def pictures(
     """
     gallery, queries = images
     missed = np.stack([~result.among for result in results.values()])
-    drawn = np.flatnonzero(missed.any(0))[:DRAWN]
-    if not len(drawn):
+    differing = np.flatnonzero(missed.any(0))
+    if not len(differing):
         return
-    cells = []
-    for query in drawn:
+    count, cells = min(DRAWN, len(differing)), []
+    # Spread, since the images of a folder are in the order of their classes.
+    for query in differing[np.arange(count) * len(differing) // count]:
         cells.append(label(framed_picture(sources["eval"], queries.index[query], preprocessing, None), "query"))
         for name, result in results.items():
             row = result.nearest[query]
@@ -104,6 +105,6 @@ def pictures(
             cells.append(label(framed_picture(sources["train"], gallery.index[row], preprocessing, right), name))
     section.figure(
         tile(cells, 1 + len(results), _GAP, WHITE),
-        "The first queries for which a network retrieves none of the full network's nearest images, and what each "
+        "Some queries for which a network retrieves none of the full network's nearest images, and what each "
         "retrieves; green: one of the full network's nearest, orange: none of them.",
     )
