@@ -169,15 +169,18 @@ class Stacked:
     Args:
       name: of the forward function whose outputs are kept, a pytree of arrays with one row for each image.
       columns: names of the batch columns to keep.
+      output: the output that is kept, by its key; "" keeps all of them.
     """
 
-    def __init__(self, name: str, columns: Iterable[str] = ()):
-        self._name, self._columns = name, tuple(columns)
+    def __init__(self, name: str, columns: Iterable[str] = (), output: str = ""):
+        self._name, self._columns, self._output = name, tuple(columns), output
         self._parts: list[tuple[Any, dict[str, np.ndarray]]] = []
 
     def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
         """See `Collector`."""
-        self._parts.append((outputs[self._name], {column: batch[column] for column in self._columns}))
+        of_name = outputs[self._name]
+        kept = of_name[self._output] if self._output else of_name
+        self._parts.append((kept, {column: batch[column] for column in self._columns}))
 
     def result(self) -> tuple[Any, dict[str, np.ndarray]]:
         """Returns the outputs and the columns, each stacked to (n, …)."""

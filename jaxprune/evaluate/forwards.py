@@ -58,8 +58,11 @@ def probabilities(model: Any, classes: Sequence[int] | None = None) -> Forward:
 def under_plan(contestant: Contestant, classes: Sequence[int] | None = None) -> Forward:
     """Returns the forward function of a contestant's `logits` and `probabilities`, (b, c), and `assign`, (b, p) a step.
 
+    Without a classifier `logits` are its pooled features, and there are no probabilities.
+
     A network on smaller images reads those of its `data.transform.image_column`, else the batch's `image`, resized. For
-    several views of a video, logits are the logarithms of mean probabilities, and `assign` is that of one view.
+    several views of a video, logits are the logarithms of mean probabilities, features are means, and `assign` is that
+    of one view.
 
     Args:
       classes: the classes it may predict; the logits of others are -inf. None: all.
@@ -72,11 +75,13 @@ def under_plan(contestant: Contestant, classes: Sequence[int] | None = None) -> 
         if inputs.shape[1:-1] != record.sides:
             inputs = resize(inputs, record.sides, "bicubic", antialias=True)
         logits, aux = contestant.call(arrays, inputs)
+        assign = jax.tree.map(lambda tokens: one_view(tokens, images), aux.assign)
+        if not contestant.model.num_classes:
+            return {"logits": over_views(logits, images), "assign": assign}
         logits = _among(logits, classes)
         probabilities = over_views(jax.nn.softmax(logits), images)
         if len(logits) != len(images):
             logits = jnp.log(probabilities)
-        assign = jax.tree.map(lambda tokens: one_view(tokens, images), aux.assign)
         return {"logits": logits, "probabilities": probabilities, "assign": assign}
 
     return Forward(call, contestant.arrays)

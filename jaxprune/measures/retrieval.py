@@ -33,6 +33,7 @@ def retrieved(
     queries: Mapping[str, Float[np.ndarray, "n d"]],
     *,
     k: int = 5,
+    in_gallery: bool = False,
 ) -> dict[str, Retrieved]:
     """Returns what the queries of networks retrieve, by cosine.
 
@@ -46,14 +47,16 @@ def retrieved(
       full: its features of the queries.
       queries: by network, its features of the same images.
       k: number of the full network's nearest; all of the gallery if that is smaller.
+      in_gallery: whether the queries are the first images of the gallery, in which case none retrieves itself.
 
     Raises:
       UserError: the gallery is empty, or k is below 1.
     """
     if not len(gallery) or k < 1:
         raise UserError(f"{k} nearest of {len(gallery)} images cannot be retrieved: give images, and k of 1 or more.")
-    by_full = nearest(gallery, full, k=k)
-    rows_by_name = {name: nearest(gallery, features, k=1)[:, 0] for name, features in queries.items()}
+    search = _nearest_others if in_gallery else nearest
+    by_full = search(gallery, full, k=k)
+    rows_by_name = {name: search(gallery, features, k=1)[:, 0] for name, features in queries.items()}
     return {
         name: Retrieved(
             rows,
@@ -63,3 +66,13 @@ def retrieved(
         )
         for name, rows in rows_by_name.items()
     }
+
+
+def _nearest_others(
+    gallery: Float[np.ndarray, "m d"], queries: Float[np.ndarray, "n d"], *, k: int
+) -> Int[np.ndarray, "n k"]:
+    """The rows of the k nearest features of a gallery whose first rows are the queries, without the query itself."""
+    near = nearest(gallery, queries, k=k + 1)
+    itself = near == np.arange(len(near))[:, None]
+    itself[:, -1] |= ~itself.any(1)
+    return near[~itself].reshape(len(near), -1)

@@ -12,11 +12,12 @@ neighbours vote.
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 
 from jaxprune.errors import UserError
 from jaxprune.measures.intervals import Interval, paired_difference, share
-from jaxprune.measures.knn import knn_classes, knn_classes_of_others, nearest
+from jaxprune.measures.knn import knn_classes, knn_classes_of_others
+from jaxprune.measures.retrieval import retrieved
 
 
 class Answers(NamedTuple):
@@ -83,8 +84,8 @@ def agreement_errors(
     """
     if dense.values.ndim == 1:
         return dense.values != plan.values
-    dense_neighbours = _retrieved(bank.values, dense.values, neighbours, in_bank)
-    return ~(_retrieved(bank.values, plan.values, 1, in_bank) == dense_neighbours).any(1)
+    queries = {"plan": plan.values}
+    return ~retrieved(bank.values, dense.values, queries, k=neighbours, in_gallery=in_bank)["plan"].among
 
 
 def accuracy_errors(
@@ -111,15 +112,3 @@ def accuracy_errors(
         return knn_classes_of_others(bank.values, bank.labels, queries, k=neighbours)[: len(answers.values)]
 
     return (classes(dense) == dense.labels) & (classes(plan) != plan.labels)
-
-
-def _retrieved(
-    bank: Float[np.ndarray, "m d"], queries: Float[np.ndarray, "n d"], k: int, in_bank: bool
-) -> Int[np.ndarray, "n k"]:
-    """The rows of the k nearest neighbours in a bank, without the query itself if queries are the first of the bank."""
-    if not in_bank:
-        return nearest(bank, queries, k=k)
-    near = nearest(bank, queries, k=k + 1)
-    itself = near == np.arange(len(near))[:, None]
-    itself[:, -1] |= ~itself.any(1)
-    return near[~itself].reshape(len(near), -1)

@@ -152,7 +152,7 @@ def test_evaluate_retrieves_by_the_features_of_a_network_without_a_classifier(tm
     gallery, queries = vectors["dense"]
     near, nearest = np.argsort(-queries @ gallery.T)[:, :3], (vectors["tome"][1] @ gallery.T).argmax(1)
     assert found["one of the nearest, tome:r=1"] == pytest.approx((near == nearest[:, None]).any(1).mean())
-    with pytest.raises(UserError, match="without a classifier"):
+    with pytest.raises(UserError, match="has no classifier, so its features"):
         run("evaluate.py", tmp_path / "none", run=str(path), **data)
     with pytest.raises(UserError, match=r"leave --config\.only_present out"):
         run("evaluate.py", tmp_path / "none", run=str(path), plans=plans, only_present=True, **data)

@@ -3,7 +3,8 @@
 import numpy as np
 
 from jaxprune.commands.evaluate import by_features, retrieval_page
-from jaxprune.evaluate.collectors.vectors import ImageVectors, VectorCollector
+from jaxprune.evaluate import Stacked
+from jaxprune.evaluate.feature_probe import Labelled
 from jaxprune.measures.retrieval import Retrieved
 from jaxprune.report.table import Table
 
@@ -26,7 +27,7 @@ RESULTS = {
 
 
 def images(labels):
-    return ImageVectors({}, np.array(labels), np.arange(len(labels)))
+    return Labelled(np.arange(len(labels)), np.array(labels), {})
 
 
 def rows(gallery, queries):
@@ -64,11 +65,11 @@ def test_without_classes_there_are_no_columns_of_classes(part_of):
     assert "class" not in printed.caption.lower()
 
 
-def test_features_of_all_batches_are_collected():
-    collector = VectorCollector()
+def test_one_output_of_all_batches_is_stacked():
+    collector = Stacked("topk", ("label",), "logits")
     for part in (slice(0, 2), slice(2, 3)):
-        outputs = {"dense": {"logits": np.eye(3)[part]}, "topk": {"logits": 2 * np.eye(3)[part]}}
-        collector.update({"label": np.array([4, 5, 6])[part], "index": np.array([7, 8, 9])[part]}, outputs)
-    found = collector.result()
-    np.testing.assert_array_equal(found.vectors["topk"], 2 * np.eye(3))
-    assert found.labels.tolist() == [4, 5, 6] and found.index.tolist() == [7, 8, 9]
+        outputs = {"dense": {}, "topk": {"logits": np.eye(3)[part], "assign": ()}}
+        collector.update({"label": np.array([4, 5, 6])[part]}, outputs)
+    features, columns = collector.result()
+    np.testing.assert_array_equal(features, np.eye(3))
+    assert columns["label"].tolist() == [4, 5, 6]

@@ -13,11 +13,11 @@ from jaxprune.commands.shared import inputs, plans_page, reporting
 from jaxprune.config import Config
 from jaxprune.data.source import Source
 from jaxprune.errors import UserError
-from jaxprune.evaluate import run_over
+from jaxprune.evaluate import Stacked, run_over
 from jaxprune.evaluate.collectors.agreement import BLANK
 from jaxprune.evaluate.collectors.kept import KeptCollector, KeptPatches
-from jaxprune.evaluate.collectors.vectors import ImageVectors, VectorCollector
 from jaxprune.evaluate.contestants import Contestant
+from jaxprune.evaluate.feature_probe import Labelled
 from jaxprune.evaluate.forwards import under_plan
 from jaxprune.measures.intervals import paired_difference, share
 from jaxprune.measures.retrieval import Retrieved, retrieved
@@ -38,8 +38,8 @@ def evaluate(candidates: Mapping[str, Contestant], origin: str, config: Config, 
     sources = {split: inputs.source(config, split, in_memory=False) for split in ("train", "eval")}
     gallery, _ = _vectors({DENSE: candidates[DENSE]}, sources["train"], config, "gallery")
     queries, kept = _vectors(candidates, sources["eval"], config, "queries")
-    full, of_networks = queries.vectors[DENSE], {name: queries.vectors[name] for name in candidates}
-    results = retrieved(gallery.vectors[DENSE], full, of_networks, k=config.neighbours)
+    full = queries.vectors[DENSE]
+    results = retrieved(gallery.vectors[DENSE], full, queries.vectors, k=config.neighbours)
     right = _right(results, gallery, queries)
     rows = Table(_row(name, candidate, results[name], right) for name, candidate in candidates.items())
     title, slug = "Retrieval under token-reduction plans", f"retrieval-{Path(origin).name}"
@@ -55,18 +55,21 @@ def evaluate(candidates: Mapping[str, Contestant], origin: str, config: Config, 
 
 def _vectors(
     candidates: Mapping[str, Contestant], source: Source, config: Config, desc: str
-) -> tuple[ImageVectors, dict[str, KeptPatches]]:
+) -> tuple[Labelled, dict[str, KeptPatches]]:
     """The features of images by each candidate, and the patches that plans keep of some."""
     models = {name: candidate.model for name, candidate in candidates.items()}
     grids = {name: model.step_grids(model.preprocessing.img_size) for name, model in models.items()}
     batches = inputs.eval_batches(config, source, networks=list(models.values()))
     forwards = {name: under_plan(candidate) for name, candidate in candidates.items()}
-    return run_over(batches, forwards, (VectorCollector(), KeptCollector(grids)), inputs.mesh(config), desc=desc)
+    columns = ("index", "label")
+    collectors = (KeptCollector(grids), *(Stacked(name, columns, "logits") for name in forwards))
+    kept, *stacked = run_over(batches, forwards, collectors, inputs.mesh(config), desc=desc)
+    vectors = {name: features.astype(np.float32) for name, (features, _) in zip(forwards, stacked, strict=True)}
+    of_images = stacked[0][1]
+    return Labelled(of_images["index"], of_images["label"], vectors), kept
 
 
-def _right(
-    results: Mapping[str, Retrieved], gallery: ImageVectors, queries: ImageVectors
-) -> dict[str, Bool[np.ndarray, "n"]]:
+def _right(results: Mapping[str, Retrieved], gallery: Labelled, queries: Labelled) -> dict[str, Bool[np.ndarray, "n"]]:
     """By network, whether the nearest image has the class of the query; {} where images have no class, or several."""
     labels = (gallery.labels, queries.labels)
     if any(of_images.ndim > 1 or (of_images < 0).any() for of_images in labels):

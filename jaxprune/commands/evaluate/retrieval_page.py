@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxprune.commands.shared.framed_picture import framed_picture
 from jaxprune.data.source import Source
-from jaxprune.evaluate.collectors.vectors import ImageVectors
+from jaxprune.evaluate.feature_probe import Labelled
 from jaxprune.measures.intervals import Interval
 from jaxprune.measures.retrieval import Retrieved
 from jaxprune.preprocessing import Preprocessing
@@ -78,7 +78,7 @@ def describe(section: Section, rows: Table[RetrievalRow], gallery: int, queries:
 def pictures(
     section: Section,
     results: Mapping[str, Retrieved],
-    images: tuple[ImageVectors, ImageVectors],
+    images: tuple[Labelled, Labelled],
     sources: Mapping[str, Source],
     preprocessing: Preprocessing,
 ) -> None:

@@ -9,6 +9,7 @@ from jaxprune.commands.evaluate.settings import Settings
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
 from jaxprune.config import Config
 from jaxprune.data.source import Source
+from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.collectors.predictions import PredictionCollector, Predictions
 from jaxprune.evaluate.contestants import Contestant, contestants, on_smaller_images
@@ -28,9 +29,14 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return by_image.evaluate(config, workdir)
     if networks.is_dense(config):
         return pixels_or_objects.evaluate(config, workdir)
-    classifier = networks.classifier(config, features=bool(config.plans))
+    classifier = networks.classifier(config, features=True)
     model, names, origin = classifier
     config = inputs.with_data_of(origin, model.preprocessing, config)
+    if not (model.num_classes or config.plans):
+        raise UserError(
+            f"{origin} has no classifier, so its features are compared under plans: give --config.plans, or fine-tune "
+            "it first."
+        )
     reduced = networks.plans(config)
     scorer = networks.guide(config, model) if reduced else None
     candidates = contestants(model, reduced, scorer=scorer, seed=config.seed)
