@@ -40,3 +40,11 @@ def test_a_small_gallery_has_fewer_nearest():
 def test_nothing_to_retrieve_is_refused(images, k):
     with pytest.raises(UserError, match=f"{k} nearest of {images} images"):
         retrieved(GALLERY[:images], towards(0), {"plan": towards(0)}, k=k)
+
+
+def test_an_image_of_the_gallery_does_not_find_itself():
+    # The nearest other of 0 degrees is 20; the plan sees the image at 79 degrees, then at 2.
+    first = retrieved(GALLERY, GALLERY[:1], {"plan": towards(79)}, k=1, in_gallery=True)["plan"]
+    assert first.nearest.tolist() == [4] and first.among.tolist() == [False]
+    own = retrieved(GALLERY, GALLERY[:1], {"plan": towards(2)}, k=1, in_gallery=True)["plan"]
+    assert own.nearest.tolist() == [1] and own.among.tolist() == [True]
