@@ -207,18 +207,28 @@ class CheckpointStore:
             _log.error("%s", unwritten)  # beside the error that ends the run
 
     def _clear_leftovers(self) -> None:
-        for suffix in (_WRITING, _REMOVING):
+        for suffix in (_REMOVING, _WRITING):
             for path in self.directory.glob(f"*{suffix}"):
                 if not re.fullmatch(_STEP, path.name.removesuffix(suffix)):
                     continue  # not ours
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                if path.is_symlink() or not path.is_dir():
+                    path.unlink()
+                elif suffix == _WRITING:
+                    # Renamed first: in the process of the save that failed, its threads may still write here.
+                    _remove(path, path.with_suffix(_REMOVING))
+                else:
+                    shutil.rmtree(path)
 
     def _prune(self) -> None:
         for step in self._committed()[: -self.keep]:
             # Renamed first: a removal cut short must not look like a damaged checkpoint.
-            removing = self.directory / f"{step}{_REMOVING}"
-            os.rename(self.directory / str(step), removing)
-            shutil.rmtree(removing)
+            _remove(self.directory / str(step), self.directory / f"{step}{_REMOVING}")
+
+
+def _remove(path: Path, aside: Path) -> None:
+    """Removes a directory under another name."""
+    os.rename(path, aside)
+    shutil.rmtree(aside)
 
 
 def load_params(directory: str | os.PathLike, *, ema: bool = False) -> dict[str, np.ndarray]:

@@ -270,6 +270,8 @@ def scene(name: str, process: Process, work: Path, every: int, note: Callable[[s
                 counts["harm"] += 1
                 note(f"raw: {place}: {ended.status}: {ended.result}")
             step = harmed(before, run)
+            if ended.status != "done":
+                process.kill()  # the same command again is a new process, without the threads of a save that failed
             again = process.run(job, str(run), fault=on_a_slow_disk(delay))
             slowest = max(slowest, ended.seconds, again.seconds)
             after = process.run("numbers", str(run)) if again.status == "done" else again

@@ -68,10 +68,10 @@ def trained(photographs, tmp_path_factory):
 
 
 def evaluated(monkeypatch, *args, **options):
-    """Runs the task `evaluate`; returns its summary and what it found."""
+    """Runs the task `evaluate`; returns its summary and its predictions."""
     module, found = importlib.import_module("jaxprune.commands.evaluate.run"), []
     summarise = module._summary
-    monkeypatch.setattr(module, "_summary", lambda each: found.append(each) or summarise(each))
+    monkeypatch.setattr(module, "_summary", lambda each: found.append(each.predictions) or summarise(each))
     return run("evaluate.py", *args, **options), found[-1]
 
 
