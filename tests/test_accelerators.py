@@ -115,20 +115,34 @@ def test_attention_is_the_kernel_that_was_asked_for(kind, count):
     assert text.count('custom_call_target="tpu_custom_call"') == count
 
 
-@pytest.mark.parametrize(("tokens", "implementation"), [(325, "plain"), (785, "blocked")])
+@pytest.mark.parametrize(("tokens", "implementation"), [(325, "plain"), (1025, "pallas")])
 def test_the_default_is_the_form_with_fewer_cycles(tokens, implementation):
-    """By the estimate that the defaults follow, forward and backward; in blocks there is no matrix of all pairs."""
+    """By the estimate that the defaults follow, forward and backward."""
     with compiling_for(ONE) as devices:
         place = NamedSharding(parallel.make_mesh(devices=devices), PartitionSpec())
         heads = [jax.ShapeDtypeStruct((8, 6, tokens, 64), jnp.bfloat16, sharding=place)] * 3
         loss = lambda q, k, v: jnp.square(attention.attend(q, k, v).astype(jnp.float32)).sum()
         cycles = {}
-        for kind in ("plain", "blocked", None):
+        for kind in ("plain", "blocked", "pallas", None):
             with kernels.implementation(kind):
                 assert kind or kernels.chosen(jnp.bfloat16, tokens, tokens) == implementation
                 compiled = jax.jit(jax.grad(lambda *heads: loss(*heads), (0, 1, 2))).lower(*heads)
                 cycles[kind] = costs(compiled, ONE).cycles
-    assert cycles[None] == min(cycles["plain"], cycles["blocked"]) == cycles[implementation]
+    assert cycles[None] == min(cycles.values()) == cycles[implementation]
+
+
+def test_the_cycles_of_a_loop_grow_with_its_length():
+    """TPUs' compiler says only where a loop ends."""
+    with compiling_for(ONE) as devices:
+        place = NamedSharding(parallel.make_mesh(devices=devices), PartitionSpec())
+        matrix = jax.ShapeDtypeStruct((256, 256), jnp.bfloat16, sharding=place)
+        powers = lambda x, length: jax.lax.scan(lambda y, _: (jnp.tanh(y @ x), None), x, length=length)[0]
+        cycles, flops = {}, {}
+        for length in (8, 32):
+            module = module_of(jax.jit(lambda x: powers(x, length)).lower(matrix))  # noqa: B023
+            cycles[length], flops[length] = program.cycles(module).total(), program.flops(module)
+    assert flops == {length: length * 2 * 256**3 for length in (8, 32)}
+    assert 3 < cycles[32] / cycles[8] < 4.5
 
 
 def test_what_does_not_fit_is_told_with_its_bytes():

@@ -11,6 +11,10 @@ _HEAD = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{")
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\]")
 _CALLS = re.compile(r"\b(?:calls|body|to_apply)=%?([\w.\-]+)|\b(?:branch|called)_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
+_INDEX = re.compile(r"\bindex=(\d+)")
+# Instructions whose result is their operand, perhaps elsewhere.
+_SAME = ("copy", "bitcast", "copy-start", "copy-done", "convert")
 # Instructions that run what they call as they stand; the parts of any other one are inside of it.
 _OUTER = ("call", "while", "conditional", "async-start")
 
@@ -34,25 +38,24 @@ class Array(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """An instruction: its name, operation, results, the names of its operands, and the rest of its line."""
+    """An instruction: its name, operation, results, the names of its operands, the rest of its line, and what it is.
+
+    Attributes:
+      literal: the text of a constant's value; of other instructions the text of their operands.
+    """
 
     name: str
     op: str
     results: tuple[Array, ...]
     operands: tuple[str, ...]
     attributes: str
+    literal: str = ""
 
     @property
     def calls(self) -> tuple[str, ...]:
         """Names of the computations that it calls."""
         names = [single or several for single, several in _CALLS.findall(self.attributes)]
         return tuple(name.strip(" %") for text in names for name in text.split(","))
-
-    @property
-    def repeats(self) -> int:
-        """How often it runs what it calls: the length of a loop, where the compiler knows it, else 1."""
-        trips = _TRIPS.search(self.attributes) if self.op == "while" else None
-        return int(trips.group(1)) if trips else 1
 
 
 class Module(NamedTuple):
@@ -101,8 +104,39 @@ class Module(NamedTuple):
         for line in self.computations.get(name, ()):
             yield line, times, name
             if inside or line.op in _OUTER:
+                repeats = self._repeats(line, name) if line.op == "while" else 1
                 for part in line.calls:
-                    yield from self._steps(part, times * line.repeats, inside)
+                    yield from self._steps(part, times * repeats, inside)
+
+    def _repeats(self, loop: Instruction, computation: str) -> int:
+        """How often a loop runs: as the compiler says, or counted in ones up to a constant (TPUs); else 1."""
+        if trips := _TRIPS.search(loop.attributes):
+            return int(trips.group(1))
+        if (counted := self._counted(loop)) is None:
+            return 1
+        index, end = counted
+        state = self._origin(loop.operands[0], computation)
+        start = self._origin(state.operands[index], computation) if state and state.op == "tuple" else None
+        return max(end - (int(start.literal) if start and start.op == "constant" else 0), 0)
+
+    def _counted(self, loop: Instruction) -> tuple[int, int] | None:
+        """Where the counter of a loop is in its state, and the constant that it stays below; None for other loops."""
+        condition = _CONDITION.search(loop.attributes)
+        lines = {line.name: line for line in self.computations.get(condition.group(1), ())} if condition else {}
+        last = list(lines.values())[-1] if lines else None
+        if last is None or last.op != "compare" or "direction=LT" not in last.attributes:
+            return None
+        counter, end = (lines.get(name) for name in last.operands)
+        index = _INDEX.search(counter.attributes) if counter and counter.op == "get-tuple-element" else None
+        return (int(index.group(1)), int(end.literal)) if index and end and end.op == "constant" else None
+
+    def _origin(self, name: str, computation: str) -> Instruction | None:
+        """The instruction that gives a value, before copies of it."""
+        lines = {line.name: line for line in self.computations[computation]}
+        line = lines.get(name)
+        while line and line.op in _SAME and line.operands:
+            line = lines.get(line.operands[0])
+        return line
 
 
 def _instruction(line: str) -> Instruction | None:
@@ -114,7 +148,8 @@ def _instruction(line: str) -> Instruction | None:
     end_of_operands = _closing("(" + tail) - 1
     results = tuple(_arrays(text[: end + 1]))
     operands = tuple(re.findall(r"%([\w.\-]+)", tail[:end_of_operands]))
-    return Instruction(name.lstrip("%"), op, results, operands, tail[end_of_operands + 1 :])
+    literal = tail[:end_of_operands]
+    return Instruction(name.lstrip("%"), op, results, operands, tail[end_of_operands + 1 :], literal)
 
 
 def _arrays(text: str) -> Iterator[Array]:

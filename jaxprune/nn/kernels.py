@@ -52,12 +52,11 @@ class Default(NamedTuple):
 
 # The first match applies, else "plain". On a CPU with the heads of a ViT-S, the time of "blocked" relative to "plain"
 # (forward; forward and backward) is: 1.15; 1.2 to 1.8 at 197 tokens, 0.45 to 1; 0.9 to 1.05 at 577 (depending on the
-# batch), 0.48; 0.7 to 0.95 at 1374, 0.48; 0.8 at 4096. For TPUs it is that of the compiler's estimated cycles, as
-# nothing was measured on one: at 785 tokens from 1 for one image to 0.3 for batches, and below beyond; at 401 and 577
-# it depends on the batch, 0.5 to 2.9, since small ones keep their matrices on the chip (docs/results.md). "pallas" is
-# above "blocked" throughout. GPUs have no entry until they are measured, since XLA estimates nothing there: force
-# "cudnn" or "blocked".
-DEFAULTS = (Default("cpu", False, 1024, "blocked"), Default("tpu", False, 768, "blocked"))
+# batch), 0.48; 0.7 to 0.95 at 1374, 0.48; 0.8 at 4096. For TPUs the rule follows the compiler's estimated cycles, as
+# nothing was measured on one (docs/results.md): "pallas" relative to "plain" takes 1.07; 0.58 at 1025 tokens, 0.83;
+# 0.46 at 1370, and more than "plain" for small batches or below 577. "blocked" takes 1; 1.5 and saves memory. GPUs
+# have no entry until they are measured, since XLA estimates nothing there: force "cudnn" or "blocked".
+DEFAULTS = (Default("cpu", False, 1024, "blocked"), Default("tpu", False, 1024, "pallas"))
 
 
 _forced = trace_context()

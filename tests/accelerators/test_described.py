@@ -87,8 +87,8 @@ def test_what_is_traced_follows_the_platform_it_is_for(monkeypatch):
         assert platform() == "tpu" and kernels.chosen("float32", 64, 64) == "blocked" and _usual() == "grouped"
     monkeypatch.undo()
     with traced_for("tpu"):
-        lengths = {tokens: kernels.chosen("bfloat16", tokens, tokens) for tokens in (197, 577, 785, 1370)}
-    assert lengths == {197: "plain", 577: "plain", 785: "blocked", 1370: "blocked"}
+        lengths = {tokens: kernels.chosen("bfloat16", tokens, tokens) for tokens in (197, 785, 1025, 1370)}
+    assert lengths == {197: "plain", 785: "plain", 1025: "pallas", 1370: "pallas"}
     with pytest.raises(UserError, match="Choose one of: cpu, gpu, tpu"), traced_for("fpga"):
         pass
     assert platform() == "cpu"

@@ -82,6 +82,50 @@ def test_cycles_of_a_loop_count_as_often_as_it_runs():
     assert program.cycles(Module.parse(GPU)).total() == 0
 
 
+def loop(start="0", end="12", compare="compare(%i.1, %end), direction=LT"):
+    """A loop as TPUs' compiler writes it: its length stands in the condition only."""
+    return f"""HloModule jit_loop
+
+%body (state: (s32[], f32[16,8])) -> (s32[], f32[16,8]) {{
+  %state = (s32[]{{:T(128)}}, f32[16,8]{{1,0:T(8,128)}}) parameter(0)
+  %x = f32[16,8]{{1,0}} get-tuple-element(%state), index=1
+  %i = s32[]{{:T(128)}} get-tuple-element(%state), index=0
+  %copy.1 = f32[16,8]{{1,0}} copy(%x), backend_config={{"window_config":{{"estimated_cycles":"100"}}}}
+  ROOT %next = (s32[]{{:T(128)}}, f32[16,8]{{1,0:T(8,128)}}) tuple(%i, %copy.1)
+}}
+
+%condition (state.1: (s32[], f32[16,8])) -> pred[] {{
+  %end = s32[]{{:T(128)}} constant({end})
+  %state.1 = (s32[]{{:T(128)}}, f32[16,8]{{1,0:T(8,128)}}) parameter(0)
+  %i.1 = s32[]{{:T(128)}} get-tuple-element(%state.1), index=0
+  ROOT %goes.on = pred[]{{:T(512)}} {compare}
+}}
+
+ENTRY %main (x.1: f32[16,8]) -> f32[16,8] {{
+  %x.1 = f32[16,8]{{1,0}} parameter(0)
+  %begin = s32[]{{:T(128)}} constant({start})
+  %copy.2 = s32[]{{:T(128)}} copy(%begin)
+  %init = (s32[]{{:T(128)}}, f32[16,8]{{1,0:T(8,128)}}) tuple(%copy.2, %x.1)
+  %while.1 = (s32[]{{:T(128)}}, f32[16,8]{{1,0:T(8,128)}}) while(%init), condition=%condition, body=%body
+  ROOT %out = f32[16,8]{{1,0}} get-tuple-element(%while.1), index=1
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "times"),
+    [
+        ({}, 12),
+        ({"start": "2"}, 10),
+        ({"start": "12"}, 0),
+        ({"compare": "compare(%i.1, %end), direction=NE"}, 1),
+        ({"compare": "parameter(1)"}, 1),
+    ],
+)
+def test_a_loop_that_says_only_where_it_ends_counts_as_often_as_it_runs(options, times):
+    assert program.cycles(Module.parse(loop(**options))).total() == 100 * times
+
+
 def test_communication_is_counted_with_the_bytes_of_its_results():
     assert program.collectives(Module.parse(TPU)) == {
         "all-gather": (1, 128 * 32 * 2),
