@@ -254,6 +254,16 @@ def test_what_else_lies_among_the_checkpoints_is_left_alone(filled, caplog):
     assert left == {"20", "30", "40", "50", "007", "٣", "notes.writing", "best.txt", ".DS_Store"}
 
 
+def test_what_a_failed_save_left_is_removed_under_another_name(filled, monkeypatch):
+    # In its process, its threads may still write and remove files by the old name.
+    for name in ("40.writing", "30.removing"):
+        (filled.directory / name / "state").mkdir(parents=True)
+    removed, remove = [], shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **options: removed.append(path.name) or remove(path, **options))
+    filled.save(40, make_state(40), {})
+    assert removed == ["30.removing", "40.removing", "10.removing"] and filled.all_steps() == [20, 30, 40]
+
+
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [
