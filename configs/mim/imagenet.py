@@ -45,7 +45,6 @@ def get_config(arg=None):
             "kernel_size": 7,
             "aggregation": "thrown",
             "remat": False,
-            "scan_blocks": False,
         },
         optimizer={
             "name": "adamw",

@@ -90,11 +90,10 @@ class MAE(Framework):
         partial: Partial = FULL,
         dtype: Any = None,
         remat: bool = False,
-        scan_blocks: bool = False,
         rngs: nnx.Rngs,
         **encoder: Any,
     ):
-        common = {"mlp_ratio": mlp_ratio, "dtype": dtype, "remat": remat, "scan_blocks": scan_blocks, "rngs": rngs}
+        common = {"mlp_ratio": mlp_ratio, "dtype": dtype, "remat": remat, "rngs": rngs}
         vit = VisionTransformer(
             img_size=img_size,
             patch_size=patch_size,

@@ -60,7 +60,6 @@ class VisionTransformer(Host):
       kernel_init: initialiser of the linear layers.
       dtype: compute dtype; parameters stay float32.
       remat: recompute each block in the backward pass instead of keeping its activations.
-      scan_blocks: run blocks that are alike in one compiled loop: deep networks compile faster (`nn.scan_blocks`).
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class VisionTransformer(Host):
         patch_kernel_init=None,
         dtype: Any = None,
         remat: bool = False,
-        scan_blocks: bool = False,
         rngs: nnx.Rngs,
     ):
         super().__init__()
@@ -140,7 +138,7 @@ class VisionTransformer(Host):
         self.num_classes, self.global_pool, self.no_embed_class = num_classes, global_pool, no_embed_class
         self.num_cls_tokens = num_cls_tokens if class_token else 0
         self.num_prefix_tokens = self.num_cls_tokens + int(dist_token) + reg_tokens
-        self.dtype, self.remat, self.scan_blocks = dtype, remat, scan_blocks
+        self.dtype, self.remat = dtype, remat
 
         def token(count: int):
             return nnx.data(nnx.Param(normal_02(rngs.params(), (1, count, embed_dim))) if count else None)
@@ -274,7 +272,8 @@ class VisionTransformer(Host):
             all_patches=ids_keep is None,
             remat=self.remat,
         )
-        runner.run_all(self.blocks[:stop], self.grid, scan=self.scan_blocks)
+        for block in self.blocks[:stop]:
+            runner.run(block, self.grid)
         return runner
 
     def run_blocks(

@@ -1,7 +1,7 @@
 """Runs the blocks of a network one after the other, and tracks the effects of a plan on the tokens."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,6 @@ from jaxprune.errors import UserError
 from jaxprune.nn.block import run_block
 from jaxprune.nn.reducible import Reducible
 from jaxprune.nn.restore import joined
-from jaxprune.nn.scan_blocks import scan_blocks, stretches
 from jaxprune.nn.tokens import Attended, Tokens, all_present, coordinates
 from jaxprune.ops.resize import resize, resize_3d
 from jaxprune.ops.unmerge import unmerge
@@ -97,48 +96,6 @@ class BlockRunner:
             self.tokens, self._origin = tokens._replace(assign=selection.row_map), selection.kept
             self._assign, self._kept, self._steps = [selection.row_map], [selection.kept], [selection]
             self._set_aside(selection, restore)
-
-    def run_all(self, blocks: Sequence[Reducible], grid: tuple[int, ...] | None = None, *, scan: bool = False) -> None:
-        """Runs the next blocks.
-
-        Args:
-          grid: see `run`.
-          scan: run those that are alike in one compiled loop, see `scan_blocks`; blocks with a reducer, or whose
-            attention is asked for, run alone.
-        """
-        if not scan:
-            for block in blocks:
-                self.run(block, grid)
-            return
-        first = len(self.block_outputs)
-        tapped = [bool(self._taps.get(first + index)) for index in range(len(blocks))]
-        alone = [
-            tap or block.reducer is not None or bool(block.needs) or block.fuses
-            for block, tap in zip(blocks, tapped, strict=True)
-        ]
-        for stretch in stretches(blocks, alone):
-            if len(stretch) == 1:
-                self.run(stretch[0], grid)
-            else:
-                self._loop(stretch, grid)
-
-    def _loop(self, blocks: Sequence[Reducible], grid: tuple[int, ...] | None) -> None:
-        """Runs blocks that are alike, without reducers, in one compiled loop."""
-        entering = self.tokens
-        self.tokens, rows = scan_blocks(
-            blocks,
-            entering,
-            grid=grid if self._all_patches else None,
-            train=self._train,
-            key=self._key,
-            layer=len(self.block_outputs),
-            remat=self._remat,
-        )
-        leaving = [self.tokens._replace(x=x) for x in rows]
-        self.block_inputs += [entering, *leaving[:-1]]
-        self.block_outputs += leaving
-        self._attended, self._reduced = Attended(), None
-        self.waiting += [_together([waiting for _, waiting in self.aside])] * len(blocks)
 
     def run(self, block: Reducible, grid: tuple[int, ...] | None = None) -> None:
         """Runs the next block.

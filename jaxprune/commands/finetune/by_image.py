@@ -33,7 +33,6 @@ _OF_OTHERS = {
     "global_pool": ("avg",),
     "head_init_scale": (1e-3, 1.0),
     "remat": (False,),
-    "scan_blocks": (False,),
     "drop_path_rate": (0.0, 0.1),
 }
 _STEPS = "steps"

@@ -21,7 +21,6 @@ class Model(groups.Model):
     drop_path_rate: float = number(0.1, "rate of stochastic depth in the last block", at_least=0, below=1)
     head_init_scale: float = number(1e-3, "factor on the initial classifier", at_least=0)
     remat: bool = setting(False, "recompute activations in the backward pass, to save memory", free=True)
-    scan_blocks: bool = setting(False, "run blocks that are alike in one loop, to compile faster", free=True)
 
 
 @record(recipe=True)

@@ -26,7 +26,6 @@ class Framework(groups.Sizes):
     kernel_size: int = setting(ABSENT, "of the aggregation that reconstructs thrown patches")
     aggregation: str = setting(ABSENT, "patches that the aggregation computes: thrown or all")
     remat: bool = setting(ABSENT, "recompute activations in the backward pass, to save memory")
-    scan_blocks: bool = setting(ABSENT, "run blocks that are alike in one loop, to compile faster", free=True)
 
 
 # `config.mim` for MAE's networks, and PR-MIM on them.

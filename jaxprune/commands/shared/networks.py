@@ -174,8 +174,7 @@ def model_arguments(config: Config) -> dict[str, Any]:
         name: value for name, value in config.model.to_dict().items() if name not in ("weights", "class_names")
     }
     lacked = [name for name in ("drop_path_rate", "head_init_scale") if name in arguments]
-    defaults = {"global_pool": "avg", "remat": False, "scan_blocks": False}
-    lacked += [name for name, value in defaults.items() if arguments.get(name) == value]
+    lacked += [name for name, value in (("global_pool", "avg"), ("remat", False)) if arguments.get(name) == value]
     for name in lacked:
         if not models.takes(arguments["name"], name):
             arguments.pop(name)

@@ -19,7 +19,6 @@ from jaxprune.nn.block import run_block
 from jaxprune.nn.block_cost import block_flops, block_tokens, linear_flops
 from jaxprune.nn.linear import normal_02, xavier_uniform
 from jaxprune.nn.params import Computed
-from jaxprune.nn.scan_blocks import scan_blocks
 from jaxprune.nn.tokens import Tokens, all_present
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ops.posembed import sincos_2d
@@ -78,7 +77,6 @@ class TokenDecoder(Decoder):
       partial: the kind of reconstruction, and how thrown patches are rebuilt.
       dtype: compute dtype; parameters stay float32.
       remat: recompute each block in the backward pass instead of keeping its activations.
-      scan_blocks: run the blocks in one compiled loop, see `nn.scan_blocks`.
     """
 
     def __init__(
@@ -99,11 +97,10 @@ class TokenDecoder(Decoder):
         partial: Partial = FULL,
         dtype: Any = None,
         remat: bool = False,
-        scan_blocks: bool = False,
         rngs: nnx.Rngs,
     ):
         self.grid, self.num_prefix_tokens = grid, num_prefix_tokens
-        self.reconstruction, self.remat, self.scan_blocks = partial.reconstruction, remat, scan_blocks
+        self.reconstruction, self.remat = partial.reconstruction, remat
         common = {"kernel_init": xavier_uniform, "dtype": dtype, "rngs": rngs}
         style = {"mlp_ratio": mlp_ratio, "qkv_bias": qkv_bias, "norm_eps": norm_eps, "init_values": init_values}
         self.embed = Linear(in_dim, dim, **common)
@@ -150,8 +147,6 @@ class TokenDecoder(Decoder):
     def decode(self, latent: Float[Array, "b n d"], masks: Masks) -> Float[Array, "b m e"]:
         """Decodes prefix tokens and the patches `masks.ids_present`; before the norm."""
         tokens = self.tokens(latent, masks)
-        if self.scan_blocks and len(self.blocks) > 1:
-            return scan_blocks(self.blocks, tokens, remat=self.remat)[0].x
         for block in self.blocks:
             tokens, _, _ = run_block(block, tokens, remat=self.remat)
         return tokens.x
