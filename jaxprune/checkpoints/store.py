@@ -18,7 +18,8 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -308,13 +309,32 @@ def _errors_of_the_system() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """Keeps the threads of Orbax from logging the exceptions that they raise."""
+    """Keeps the threads of Orbax and TensorStore from printing the exceptions that they raise.
+
+    Threads that outlive a save that failed find its event loop closed, and stay silent after it, too.
+    """
     logger, is_other = logging.getLogger("absl"), lambda record: "_SignalingThread" not in record.getMessage()
     logger.addFilter(is_other)
+    if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
+        sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
     try:
         yield
+        if isinstance(sys.unraisablehook, _WithoutClosedLoops):
+            sys.unraisablehook = sys.unraisablehook.previous
     finally:
         logger.removeFilter(is_other)
+
+
+class _WithoutClosedLoops:
+    """A hook for exceptions that nobody can catch, which passes over those of a closed event loop."""
+
+    def __init__(self, previous: Callable[[Any], Any]):
+        self.previous = previous
+
+    def __call__(self, unraisable: Any) -> None:
+        closed = isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"
+        if not closed:
+            self.previous(unraisable)
 
 
 def _flatten(state: Any) -> dict[str, Any]:

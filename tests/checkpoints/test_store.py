@@ -1,3 +1,4 @@
+import asyncio
 import concurrent.futures
 import errno
 import json
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import types
 from typing import NamedTuple
 
 import jax
@@ -14,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+import tensorstore
 
 from jaxprune.checkpoints import manifest as manifest_module
 from jaxprune.checkpoints.store import CheckpointStore, load_params
@@ -262,6 +265,45 @@ def test_what_a_failed_save_left_is_removed_under_another_name(filled, monkeypat
     monkeypatch.setattr(shutil, "rmtree", lambda path, **options: removed.append(path.name) or remove(path, **options))
     filled.save(40, make_state(40), {})
     assert removed == ["30.removing", "40.removing", "10.removing"] and filled.all_steps() == [20, 30, 40]
+
+
+def test_threads_that_outlive_a_failed_save_print_nothing(filled, tmp_path, monkeypatch):
+    raised, writes = [], []
+    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{tmp_path}/array/"}}
+    metadata = {"shape": [2000, 2000], "dtype": "<f8", "chunks": [50, 50]}
+
+    async def commit(write):
+        await write.commit
+
+    async def fail():
+        write = tensorstore.open(spec | {"metadata": metadata}, create=True).result().write(np.ones((2000, 2000)))
+        writes.append((write, asyncio.ensure_future(commit(write))))
+        await asyncio.sleep(0)  # the other task begins to wait
+        raise ValueError("No space left on device [os_error_code='28']")
+
+    def save(*args, **options):
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(fail())
+        finally:
+            loop.close()
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: raised.append(unraisable.exc_value))
+    monkeypatch.setattr(filled._orbax, "save", save)
+    with pytest.raises(UserError, match="No space left on device"):
+        filled.save(40, make_state(40), {})
+    write, task = writes.pop()
+    write.result()  # whose waiting task has no loop any more
+    task._log_destroy_pending = False
+    assert not raised
+    sys.unraisablehook(types.SimpleNamespace(exc_value=KeyError("another")))
+    assert len(raised) == 1
+
+
+def test_a_save_leaves_the_hook_for_exceptions_as_it_was(filled):
+    hook = sys.unraisablehook
+    filled.save(40, make_state(40), {})
+    assert sys.unraisablehook is hook
 
 
 @pytest.mark.parametrize(
