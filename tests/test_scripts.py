@@ -12,6 +12,8 @@ import endurance
 import numpy as np
 import pytest
 import system_calls
+import targets
+from attacks.mutations import damages
 from flax import nnx
 from PIL import Image
 
@@ -76,6 +78,31 @@ def test_the_campaign_of_attacks_ends_without_harm(tmp_path):
     assert len(found) > 25 and all(row["kind"] in printed for row in found)
     assert sum(int(row["cases"]) for row in found) >= 2000
     assert all(int(row["cases"]) >= 1 and row["raw"] == row["unnoticed"] == "0" for row in found)
+
+
+@pytest.mark.parametrize("name", targets.TARGETS)
+def test_what_a_fuzzer_feeds_is_read_or_refused_in_one_line(name, tmp_path):
+    feed, seeds = targets.Feed(name, tmp_path), list(targets.TARGETS[name].seeds())
+    assert not any(feed(seed) for seed in seeds)
+    assert any([feed(content) for content in damages(seeds[0], 30)])
+
+
+@pytest.mark.parametrize("failure", [KeyError("raw"), UserError("two\nlines"), None])
+def test_a_fuzzer_ends_at_what_is_raw_or_wrong(failure, tmp_path, monkeypatch):
+    def read(path):
+        if failure:
+            raise failure
+        return False
+
+    monkeypatch.setitem(targets.TARGETS, "wrong", targets.Target("file", read, list))
+    with pytest.raises(KeyError if isinstance(failure, KeyError) else AssertionError):
+        targets.Feed("wrong", tmp_path)(b"")
+
+
+def test_bytes_that_reach_new_branches_are_kept(tmp_path):
+    pytest.importorskip("atheris")
+    run("fuzzing/coverage_guided", tmp_path, "yolo", "--seconds=5", "--corpus=corpus")
+    assert len(list((tmp_path / "corpus").iterdir())) > 5
 
 
 def test_no_signal_to_a_command_is_lost(tmp_path):

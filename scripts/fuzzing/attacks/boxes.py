@@ -39,13 +39,44 @@ def _pictures(folder: Path) -> None:
     Image.fromarray(pixels).save(folder / "a.png")
 
 
+def beside_yolo(folder: Path) -> None:
+    """Writes what lies beside a text file of boxes."""
+    _pictures(folder / "images")
+    (folder / "labels").mkdir(exist_ok=True)
+    (folder / "classes.txt").write_text("cat\ndog\n")
+
+
+def beside_voc(folder: Path) -> None:
+    """Writes what lies beside an XML file of boxes."""
+    _pictures(folder / "JPEGImages")
+    (folder / "Annotations").mkdir(exist_ok=True)
+
+
+def yolo_seeds() -> list[bytes]:
+    """A whole text file."""
+    return [_YOLO.encode()]
+
+
+def voc_seeds() -> list[bytes]:
+    """A whole XML file."""
+    return [_VOC.encode()]
+
+
+def read_yolo(folder: Path) -> bool:
+    """Reads text files as objects and as regions; whether both are sound."""
+    return are_sound(YoloObjects(folder), "bitmaps") and _regions("yolo", folder)
+
+
+def read_voc(folder: Path) -> bool:
+    """Reads XML files as objects and as regions; whether both are sound."""
+    return are_sound(VocObjects(folder)) and _regions("voc", folder)
+
+
 def yolo(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
     """Yields text files with other numbers, lines and bytes."""
-    _pictures(folder / "images")
-    (folder / "labels").mkdir()
-    (folder / "classes.txt").write_text("cat\ndog\n")
+    beside_yolo(folder)
     rng, file = random.Random(seed), folder / "labels" / "a.txt"
-    for number in range(count):
+    for _ in range(count):
         if rng.random() < 0.6:
             lines = [line.split(" ") for line in _YOLO.splitlines()]
             words = rng.choice(lines)
@@ -54,16 +85,14 @@ def yolo(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
         else:
             data, what = damaged(_YOLO.encode(), rng), "bytes"
         file.write_bytes(data)
-        read = (lambda: are_sound(YoloObjects(folder), "bitmaps"), lambda: _regions("yolo", folder))[number % 2]
-        yield Case(what, read)
+        yield Case(what, lambda: read_yolo(folder))
 
 
 def voc(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
     """Yields XML files with other numbers, elements, entities and bytes."""
-    _pictures(folder / "JPEGImages")
-    (folder / "Annotations").mkdir()
+    beside_voc(folder)
     rng, file = random.Random(seed), folder / "Annotations" / "a.xml"
-    for number in range(count):
+    for _ in range(count):
         change = rng.random()
         if change < 0.3:
             what = rng.choice(_WORDS)
@@ -77,8 +106,7 @@ def voc(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
         else:
             data, what = damaged(_VOC.encode(), rng), "bytes"
         file.write_bytes(data)
-        read = (lambda: are_sound(VocObjects(folder)), lambda: _regions("voc", folder))[number % 2]
-        yield Case(what[:60], read)
+        yield Case(what[:60], lambda: read_voc(folder))
 
 
 def _regions(kind: str, folder: Path) -> bool:

@@ -1,5 +1,6 @@
 """COCO's objects, damaged: objects that training can read, or one short line."""
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,13 +37,11 @@ def _images(folder: Path) -> None:
         Image.fromarray(pixels).save(folder / f"{name}.png")
 
 
-def coco(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
-    """Yields damaged `instances_*.json`, with a polygon, run lengths, a crowd, and an image without objects."""
-    _images(folder / "train")
-    (folder / "annotations").mkdir()
+def _content() -> dict[str, Any]:
+    """Annotations with a polygon, run lengths, a crowd, and an image without objects."""
     runs = {"size": list(SHAPE), "counts": [10, 20, 30, 132]}
     shapes = ([[1, 1, 8, 1, 8, 8, 1, 8]], runs, runs)
-    content = {
+    return {
         "images": [
             {"id": place, "file_name": f"{name}.png", "height": SHAPE[0], "width": SHAPE[1]}
             for place, name in enumerate(NAMES)
@@ -54,11 +53,33 @@ def coco(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
             for place, shape in enumerate(shapes)
         ],
     }
+
+
+def beside_coco(folder: Path) -> None:
+    """Writes what lies beside a file of annotations."""
+    _images(folder / "train")
+    (folder / "annotations").mkdir(exist_ok=True)
+
+
+def seeds() -> list[bytes]:
+    """A whole file of annotations."""
+    return [json.dumps(_content()).encode()]
+
+
+def read_coco(folder: Path) -> bool:
+    """Reads the annotations of a folder; whether all objects are sound."""
+    return are_sound(open_objects("coco", split="train", path=str(folder)), "bitmaps")
+
+
+def coco(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
+    """Yields damaged `instances_*.json`."""
+    beside_coco(folder)
+    content = _content()
     rng, path = random.Random(seed), folder / "annotations/instances_train.json"
     for _ in range(count):
         data, what = damaged_content(content, rng, _VALUES)
         path.write_bytes(data)
-        yield Case(what, lambda: are_sound(open_objects("coco", split="train", path=str(folder)), "bitmaps"))
+        yield Case(what, lambda: read_coco(folder))
 
 
 def are_sound(source: Any, masks: str = "none") -> bool:

@@ -65,10 +65,16 @@ def pictures(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
         name = list(contents)[number % len(contents)]
         data = _changed(contents[name], rng)
         path.write_bytes(_changed(data, rng) if data and rng.random() < 0.3 else data)
-        yield Case(name, lambda: _pixels(path))
+        yield Case(name, lambda: read(path))
 
 
-def _pixels(path: Path) -> bool:
+def seeds() -> list[bytes]:
+    """Whole pictures of every format."""
+    return list(_contents().values())
+
+
+def read(path: Path) -> bool:
+    """Reads a picture; whether its pixels are within the bounds."""
     try:
         pixels = decode.read(path)
     except (decode.Broken, OSError) as error:
