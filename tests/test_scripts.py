@@ -84,7 +84,7 @@ def test_the_campaign_of_attacks_ends_without_harm(tmp_path):
 def test_what_a_fuzzer_feeds_is_read_or_refused_in_one_line(name, tmp_path):
     feed, seeds = targets.Feed(name, tmp_path), list(targets.TARGETS[name].seeds())
     assert not any(feed(seed) for seed in seeds)
-    assert any([feed(content) for content in damages(seeds[0], 30)])
+    assert sum(feed(content) for content in damages(seeds[0], 30)) >= 5
 
 
 @pytest.mark.parametrize("failure", [KeyError("raw"), UserError("two\nlines"), None])

@@ -68,7 +68,7 @@ def run(cases: Iterable[Case]) -> Outcome:
         memory = _PeakMemory()
         start = time.process_time()
         try:
-            with _bounded(), _without_type_checks():
+            with _bounded(), without_type_checks():
                 unharmed = case.read()
             if not unharmed:
                 unnoticed.append(repr(case.damage)[:300])
@@ -96,7 +96,7 @@ def _bounded() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_type_checks() -> Iterator[None]:
+def without_type_checks() -> Iterator[None]:
     """The tests check shapes in signatures, which a user's program does not."""
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
