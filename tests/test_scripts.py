@@ -9,10 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import endurance
+import fuzz_targets
 import numpy as np
 import pytest
 import system_calls
-import targets
 from attacks.mutations import damages
 from flax import nnx
 from PIL import Image
@@ -80,9 +80,9 @@ def test_the_campaign_of_attacks_ends_without_harm(tmp_path):
     assert all(int(row["cases"]) >= 1 and row["raw"] == row["unnoticed"] == "0" for row in found)
 
 
-@pytest.mark.parametrize("name", targets.TARGETS)
+@pytest.mark.parametrize("name", fuzz_targets.TARGETS)
 def test_what_a_fuzzer_feeds_is_read_or_refused_in_one_line(name, tmp_path):
-    feed, seeds = targets.Feed(name, tmp_path), list(targets.TARGETS[name].seeds())
+    feed, seeds = fuzz_targets.Feed(name, tmp_path), list(fuzz_targets.TARGETS[name].seeds())
     assert not any(feed(seed) for seed in seeds)
     assert sum(feed(content) for content in damages(seeds[0], 30)) >= 5
 
@@ -94,9 +94,9 @@ def test_a_fuzzer_ends_at_what_is_raw_or_wrong(failure, tmp_path, monkeypatch):
             raise failure
         return False
 
-    monkeypatch.setitem(targets.TARGETS, "wrong", targets.Target("file", read, list))
+    monkeypatch.setitem(fuzz_targets.TARGETS, "wrong", fuzz_targets.Target("file", read, list))
     with pytest.raises(KeyError if isinstance(failure, KeyError) else AssertionError):
-        targets.Feed("wrong", tmp_path)(b"")
+        fuzz_targets.Feed("wrong", tmp_path)(b"")
 
 
 def test_bytes_that_reach_new_branches_are_kept(tmp_path):

@@ -2,7 +2,7 @@
 
 python scripts/fuzzing/coverage_guided.py safetensors [--seconds 60] [--corpus DIR] [--seed 1]
 
-What is fuzzed is a key of `targets.TARGETS`. The bytes that reached something new are kept in the corpus; what fails is
+What is fuzzed is a key of `fuzz_targets.TARGETS`. The bytes that reached something new are kept in the corpus; what fails is
 left as `crash-…` in the current folder, and the exit status is not 0. Needs `pip install atheris`. The entry for
 OSS-Fuzz, `oss_fuzz`, builds a program of each target.
 """
@@ -23,22 +23,22 @@ def fuzz(name: str, arguments: Sequence[str], corpus: Path | None = None) -> Non
     """Fuzzes a target until libFuzzer ends.
 
     Args:
-      name: a key of `targets.TARGETS`.
+      name: a key of `fuzz_targets.TARGETS`.
       arguments: of libFuzzer, which win over the limits here.
       corpus: a folder for whole files to begin with, and for what reaches something new.
     """
     import atheris
 
     with atheris.instrument_imports(include=["jaxprune"]):
-        targets = importlib.import_module("targets")
-    if name not in targets.TARGETS:
-        sys.exit(f"{name!r} is no target. Choose one of: {', '.join(targets.TARGETS)}.")
+        fuzz_targets = importlib.import_module("fuzz_targets")
+    if name not in fuzz_targets.TARGETS:
+        sys.exit(f"{name!r} is no target. Choose one of: {', '.join(fuzz_targets.TARGETS)}.")
     logging.disable(logging.ERROR)
     if corpus is not None:
-        targets.write_seeds(name, corpus)
+        fuzz_targets.write_seeds(name, corpus)
         arguments = [*arguments, str(corpus)]
     with tempfile.TemporaryDirectory() as folder:
-        feed = targets.Feed(name, Path(folder))
+        feed = fuzz_targets.Feed(name, Path(folder))
 
         def one(content: bytes) -> None:
             feed(content)
