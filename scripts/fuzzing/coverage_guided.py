@@ -2,9 +2,9 @@
 
 python scripts/fuzzing/coverage_guided.py safetensors [--seconds 60] [--corpus DIR] [--seed 1]
 
-What is fuzzed is a key of `fuzz_targets.TARGETS`. The bytes that reached something new are kept in the corpus; what fails is
-left as `crash-…` in the current folder, and the exit status is not 0. Needs `pip install atheris`. The entry for
-OSS-Fuzz, `oss_fuzz`, builds a program of each target.
+What is fuzzed is a key of `fuzz_targets.TARGETS`. The bytes that reached something new are kept in the corpus; what
+fails is left as `crash-…` in the current folder, and the exit status is not 0. Needs `pip install atheris`. The entry
+for OSS-Fuzz, `oss_fuzz`, builds a program of each target.
 """
 
 import argparse
