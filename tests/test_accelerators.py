@@ -115,20 +115,28 @@ def test_attention_is_the_kernel_that_was_asked_for(kind, count):
     assert text.count('custom_call_target="tpu_custom_call"') == count
 
 
-@pytest.mark.parametrize(("tokens", "implementation"), [(325, "plain"), (1025, "pallas")])
+@pytest.mark.parametrize(("tokens", "implementation"), [(325, "plain"), (2049, "blocked")])
 def test_the_default_is_the_form_with_fewer_cycles(tokens, implementation):
-    """By the estimate that the defaults follow, forward and backward."""
+    """By the estimate that the defaults follow, forward and backward, of the forms that any number of chips can run."""
     with compiling_for(ONE) as devices:
         place = NamedSharding(parallel.make_mesh(devices=devices), PartitionSpec())
-        heads = [jax.ShapeDtypeStruct((8, 6, tokens, 64), jnp.bfloat16, sharding=place)] * 3
+        heads = [jax.ShapeDtypeStruct((4, 6, tokens, 64), jnp.bfloat16, sharding=place)] * 3
         loss = lambda q, k, v: jnp.square(attention.attend(q, k, v).astype(jnp.float32)).sum()
         cycles = {}
-        for kind in ("plain", "blocked", "pallas", None):
+        for kind in ("plain", "blocked", None):
             with kernels.implementation(kind):
                 assert kind or kernels.chosen(jnp.bfloat16, tokens, tokens) == implementation
                 compiled = jax.jit(jax.grad(lambda *heads: loss(*heads), (0, 1, 2))).lower(*heads)
                 cycles[kind] = costs(compiled, ONE).cycles
     assert cycles[None] == min(cycles.values()) == cycles[implementation]
+
+
+@pytest.mark.parametrize("tokens", [325, 1025])
+def test_the_default_runs_on_several_chips_without_communication(tokens):
+    with compiling_for(EIGHT) as devices:
+        place = parallel.batch_sharding(parallel.make_mesh(devices=devices))
+        heads = [jax.ShapeDtypeStruct((16, 2, tokens, 64), jnp.bfloat16, sharding=place)] * 3
+        assert not program.collectives(module_of(jax.jit(lambda *heads: attention.attend(*heads)).lower(*heads)))
 
 
 def test_the_cycles_of_a_loop_grow_with_its_length():

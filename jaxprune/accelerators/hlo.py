@@ -38,7 +38,7 @@ class Array(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """An instruction: its name, operation, results, the names of its operands, the rest of its line, and what it is.
+    """An instruction: its name, operation, results, the names of its operands, the rest of its line, and their text.
 
     Attributes:
       literal: the text of a constant's value; of other instructions the text of their operands.

@@ -52,11 +52,12 @@ class Default(NamedTuple):
 
 # The first match applies, else "plain". On a CPU with the heads of a ViT-S, the time of "blocked" relative to "plain"
 # (forward; forward and backward) is: 1.15; 1.2 to 1.8 at 197 tokens, 0.45 to 1; 0.9 to 1.05 at 577 (depending on the
-# batch), 0.48; 0.7 to 0.95 at 1374, 0.48; 0.8 at 4096. For TPUs the rule follows the compiler's estimated cycles, as
-# nothing was measured on one (docs/results.md): "pallas" relative to "plain" takes 1.07; 0.58 at 1025 tokens, 0.83;
-# 0.46 at 1370, and more than "plain" for small batches or below 577. "blocked" takes 1; 1.5 and saves memory. GPUs
-# have no entry until they are measured, since XLA estimates nothing there: force "cudnn" or "blocked".
-DEFAULTS = (Default("cpu", False, 1024, "blocked"), Default("tpu", False, 1024, "pallas"))
+# batch), 0.48; 0.7 to 0.95 at 1374, 0.48; 0.8 at 4096. For TPUs
+# those of the compiler's estimated cycles, as nothing was measured on one (docs/results.md): 0.94; 1.48 at 1025 tokens,
+# 0.97; 1.62 at 1370, 0.84; 0.90 at 2049, with at most .15 of the memory; "pallas" is below from 1370 on (0.83; 0.46),
+# but JAX does not partition it over several chips. GPUs have no entry until they are measured, since XLA estimates
+# nothing there: force "cudnn" or "blocked".
+DEFAULTS = (Default("cpu", False, 1024, "blocked"), Default("tpu", False, 1024, "blocked"))
 
 
 _forced = trace_context()

@@ -88,7 +88,7 @@ def test_what_is_traced_follows_the_platform_it_is_for(monkeypatch):
     monkeypatch.undo()
     with traced_for("tpu"):
         lengths = {tokens: kernels.chosen("bfloat16", tokens, tokens) for tokens in (197, 785, 1025, 1370)}
-    assert lengths == {197: "plain", 785: "plain", 1025: "pallas", 1370: "pallas"}
+    assert lengths == {197: "plain", 785: "plain", 1025: "blocked", 1370: "blocked"}
     with pytest.raises(UserError, match="Choose one of: cpu, gpu, tpu"), traced_for("fpga"):
         pass
     assert platform() == "cpu"
