@@ -28,7 +28,7 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
 import jaxprune
-from jaxprune import compile_cache, config_imports, processes
+from jaxprune import closed_loops, compile_cache, config_imports, processes
 from jaxprune.config import LIST_ARGUMENTS, Arguments, Config
 from jaxprune.errors import UserError, fail, nearest, unknown
 
@@ -232,6 +232,7 @@ def main(argv: list[str]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
+    closed_loops.pass_over()
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
     if _COMPILE_FOR.value:

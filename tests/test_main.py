@@ -1,6 +1,8 @@
 """The command line: what it lists, what it refuses."""
 
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -213,3 +215,25 @@ def test_the_workdir_is_named_after_the_config():
 def test_parse_arg_types():
     args = c.parse_arg("flag,rate=0.5,n=3", flag=False, rate=0.1, n=1, name="x")
     assert (args.flag, args.rate, args.n, args.name, args.smoke) == (True, 0.5, 3, "x", False)
+
+
+@pytest.mark.slow
+def test_threads_that_outlive_a_failed_command_print_nothing(tmp_path):
+    program = """
+import sys
+import types
+from jaxprune import commands, main
+from jaxprune.errors import UserError
+
+def task(config, workdir):
+    raise UserError("The disk is full.")
+
+commands.find = lambda name: task
+try:
+    main.run()
+except SystemExit:
+    sys.unraisablehook(types.SimpleNamespace(exc_value=RuntimeError("Event loop is closed")))
+"""
+    command = [sys.executable, "-c", program, f"--config={CONFIGS}/quickstart.py:smoke", f"--workdir={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr.strip() == "error: The disk is full.", done.stderr

@@ -38,10 +38,14 @@ class Array(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """An instruction: its name, operation, results, the names of its operands, the rest of its line, and their text.
+    """An instruction.
 
     Attributes:
-      literal: the text of a constant's value; of other instructions the text of their operands.
+      name, op: its name and its operation.
+      results: what it gives.
+      operands: names of its operands.
+      attributes: the rest of its line.
+      text: of its operands as they stand, which for a constant is its value.
     """
 
     name: str
@@ -49,7 +53,7 @@ class Instruction(NamedTuple):
     results: tuple[Array, ...]
     operands: tuple[str, ...]
     attributes: str
-    literal: str = ""
+    text: str = ""
 
     @property
     def calls(self) -> tuple[str, ...]:
@@ -117,7 +121,7 @@ class Module(NamedTuple):
         index, end = counted
         state = self._origin(loop.operands[0], computation)
         start = self._origin(state.operands[index], computation) if state and state.op == "tuple" else None
-        return max(end - (int(start.literal) if start and start.op == "constant" else 0), 0)
+        return max(end - (int(start.text) if start and start.op == "constant" else 0), 0)
 
     def _counted(self, loop: Instruction) -> tuple[int, int] | None:
         """Where the counter of a loop is in its state, and the constant that it stays below; None for other loops."""
@@ -128,7 +132,7 @@ class Module(NamedTuple):
             return None
         counter, end = (lines.get(name) for name in last.operands)
         index = _INDEX.search(counter.attributes) if counter and counter.op == "get-tuple-element" else None
-        return (int(index.group(1)), int(end.literal)) if index and end and end.op == "constant" else None
+        return (int(index.group(1)), int(end.text)) if index and end and end.op == "constant" else None
 
     def _origin(self, name: str, computation: str) -> Instruction | None:
         """The instruction that gives a value, before copies of it."""
@@ -148,8 +152,8 @@ def _instruction(line: str) -> Instruction | None:
     end_of_operands = _closing("(" + tail) - 1
     results = tuple(_arrays(text[: end + 1]))
     operands = tuple(re.findall(r"%([\w.\-]+)", tail[:end_of_operands]))
-    literal = tail[:end_of_operands]
-    return Instruction(name.lstrip("%"), op, results, operands, tail[end_of_operands + 1 :], literal)
+    rest = tail[end_of_operands + 1 :]
+    return Instruction(name.lstrip("%"), op, results, operands, rest, tail[:end_of_operands])
 
 
 def _arrays(text: str) -> Iterator[Array]:

@@ -18,8 +18,7 @@ import logging
 import os
 import re
 import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +28,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from jaxprune import processes
+from jaxprune import closed_loops, processes
 from jaxprune.checkpoints.manifest import MANIFEST, Damage, manifest_of, require_same, sealed, verify
 from jaxprune.errors import UserError, shortened
 from jaxprune.files import as_path, folders_below, reading, require_utf8, size_and_crc, sync_directory, writing
@@ -214,20 +213,19 @@ class CheckpointStore:
                     continue  # not ours
                 if path.is_symlink() or not path.is_dir():
                     path.unlink()
-                elif suffix == _WRITING:
-                    # Renamed first: in the process of the save that failed, its threads may still write here.
-                    _remove(path, path.with_suffix(_REMOVING))
                 else:
-                    shutil.rmtree(path)
+                    # In the process of the save that failed, its threads may still write here.
+                    _remove(path)
 
     def _prune(self) -> None:
         for step in self._committed()[: -self.keep]:
-            # Renamed first: a removal cut short must not look like a damaged checkpoint.
-            _remove(self.directory / str(step), self.directory / f"{step}{_REMOVING}")
+            # A removal cut short must not look like a damaged checkpoint.
+            _remove(self.directory / str(step))
 
 
-def _remove(path: Path, aside: Path) -> None:
-    """Removes a directory under another name."""
+def _remove(path: Path) -> None:
+    """Removes a directory, under another name: `40.removing`."""
+    aside = path.with_suffix(_REMOVING)
     os.rename(path, aside)
     shutil.rmtree(aside)
 
@@ -309,32 +307,14 @@ def _errors_of_the_system() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """Keeps the threads of Orbax and TensorStore from printing the exceptions that they raise.
-
-    Threads that outlive a save that failed find its event loop closed, and stay silent after it, too.
-    """
+    """Keeps the threads of Orbax and TensorStore from printing the exceptions that they raise."""
     logger, is_other = logging.getLogger("absl"), lambda record: "_SignalingThread" not in record.getMessage()
+    closed_loops.pass_over()
     logger.addFilter(is_other)
-    if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
-        sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
     try:
         yield
-        if isinstance(sys.unraisablehook, _WithoutClosedLoops):
-            sys.unraisablehook = sys.unraisablehook.previous
     finally:
         logger.removeFilter(is_other)
-
-
-class _WithoutClosedLoops:
-    """A hook for exceptions that nobody can catch, which passes over those of a closed event loop."""
-
-    def __init__(self, previous: Callable[[Any], Any]):
-        self.previous = previous
-
-    def __call__(self, unraisable: Any) -> None:
-        closed = isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"
-        if not closed:
-            self.previous(unraisable)
 
 
 def _flatten(state: Any) -> dict[str, Any]:

@@ -18,9 +18,11 @@ import orbax.checkpoint as ocp
 import pytest
 import tensorstore
 
+from jaxprune import closed_loops
 from jaxprune.checkpoints import manifest as manifest_module
 from jaxprune.checkpoints.store import CheckpointStore, load_params
 from jaxprune.errors import UserError
+from jaxprune.train.interrupt import ending_at_signals
 
 
 class State(NamedTuple):
@@ -290,7 +292,8 @@ def test_threads_that_outlive_a_failed_save_print_nothing(filled, tmp_path, monk
 
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: raised.append(unraisable.exc_value))
     monkeypatch.setattr(filled._orbax, "save", save)
-    with pytest.raises(UserError, match="No space left on device"):
+    closed_loops.pass_over()  # as the program does, which then handles signals, with a hook of its own
+    with ending_at_signals(), pytest.raises(UserError, match="No space left on device"):
         filled.save(40, make_state(40), {})
     write, task = writes.pop()
     write.result()  # whose waiting task has no loop any more
@@ -300,10 +303,16 @@ def test_threads_that_outlive_a_failed_save_print_nothing(filled, tmp_path, monk
     assert len(raised) == 1
 
 
-def test_a_save_leaves_the_hook_for_exceptions_as_it_was(filled):
-    hook = sys.unraisablehook
+def test_saves_without_the_program_around_them_are_silent_too_and_wrap_the_hook_once(filled, monkeypatch):
+    raised = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: raised.append(unraisable.exc_value))
     filled.save(40, make_state(40), {})
+    hook = sys.unraisablehook
+    filled.save(50, make_state(50), {})
     assert sys.unraisablehook is hook
+    for error in (RuntimeError("Event loop is closed"), RuntimeError("another")):
+        hook(types.SimpleNamespace(exc_value=error))
+    assert [str(error) for error in raised] == ["another"]
 
 
 @pytest.mark.parametrize(
