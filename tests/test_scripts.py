@@ -105,6 +105,7 @@ def test_bytes_that_reach_new_branches_are_kept(tmp_path):
     assert len(list((tmp_path / "corpus").iterdir())) > 5
 
 
+@pytest.mark.campaign
 def test_no_signal_to_a_command_is_lost(tmp_path):
     run("fuzzing/signals", tmp_path, "--only", "evaluate", "--moments=2")
     found = rows(tmp_path / "signals.csv")
@@ -123,6 +124,7 @@ def test_no_call_of_the_file_system_that_fails_loses_a_run(tmp_path):
 
 
 @pytest.mark.skipif(not system_calls.supported(), reason="a kernel that does not ask about calls")
+@pytest.mark.campaign
 def test_a_slow_file_system_changes_no_order_and_loses_no_checkpoint(tmp_path):
     run("fuzzing/faults", tmp_path, "--every=173", "--only", "save", "resume", "--delay=0.004", "--out=slow.csv")
     found = rows(tmp_path / "slow.csv")
@@ -153,6 +155,7 @@ def test_only_a_small_file_system_of_its_own_is_filled(tmp_path, monkeypatch):
     assert not (tmp_path / "filler").exists()
 
 
+@pytest.mark.campaign
 def test_a_run_goes_on_under_another_python(tmp_path):
     printed = run("fuzzing/versions", tmp_path, sys.executable, sys.executable)
     title, *orders = printed.splitlines()
@@ -267,6 +270,7 @@ def test_hierarchical_networks_are_pruned(tmp_path):
     assert kept and kept == {path: path.stat().st_mtime_ns for path in kept}
 
 
+@pytest.mark.campaign
 def test_training_from_scratch_takes_as_long_as_both_phases(tmp_path):
     done = tmp_path / "quickstart"
     commands.find("quickstart")(main.load_config(str(ROOT / "configs/quickstart.py:smoke,scratch=steps")), done)
@@ -312,6 +316,7 @@ def test_gradients_are_compared(tmp_path):
     assert len(found) == 2 * 4 * 2 and all(float(row["gap"]) > 0 for row in found)
 
 
+@pytest.mark.campaign
 def test_pre_training_and_detection_from_scratch_are_compared_at_equal_time(tmp_path):
     arguments = ["--smoke", "--seeds", 0, 1, "--minutes=0.001", "--out=study"]
     scores = lambda box: {"box AP": box, "mask AP": box / 2, "box AP50": 2 * box}
@@ -338,6 +343,7 @@ def test_pre_training_and_detection_from_scratch_are_compared_at_equal_time(tmp_
     assert "its 95 % confidence interval" in (tmp_path / "study" / "report.html").read_text()
 
 
+@pytest.mark.campaign
 def test_pre_training_methods_are_compared(tmp_path):
     arguments = ["--smoke", "--seeds=1", "--out=study", "--frameworks", "simmim", "--others", "amt_simmim"]
     # Its time is over before it begins.
@@ -368,6 +374,7 @@ def test_newer_pre_training_methods_are_compared_at_equal_time(tmp_path):
     assert {"pixio progressive - pixio full", "distil full - mae full"} < differences
 
 
+@pytest.mark.campaign
 def test_reduction_methods_are_compared(tmp_path):
     config = main.load_config(str(ROOT / "configs/reduction/small.py:smoke"))
     commands.find("finetune")(config, tmp_path / "dense")
@@ -383,6 +390,7 @@ def test_reduction_methods_are_compared(tmp_path):
     assert all(float(row["epochs"]) > 0 and float(row["minutes"]) > 0 for row in found)
 
 
+@pytest.mark.campaign
 def test_table_6_has_a_row_for_each_method_of_each_data_set_and_backbone(tmp_path):
     backbones = ["--backbones", "deit_tiny_patch16_224", "deit_small_patch16_224"]
     chosen = ["--methods", "topk", "l1", "--rates", 0.5, 0.7, "--set", "epochs=0.25", "--smoke", "--out=table"]

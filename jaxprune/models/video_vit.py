@@ -83,9 +83,10 @@ class TubeletEmbed(nnx.Module):
                 f"Clips of shape {clips.shape[1:]} do not fit a model for {(*self.sides, self.in_chans)} (frames, "
                 "height, width, channels): cut and resize them, or create the model with their num_frames and img_size."
             )
-        b, c = clips.shape[0], self.in_chans
-        (t, h, w), (dt, dh, dw) = self.grid, self.tubelet
-        cells = clips.reshape(b, t, dt, h, dh, w, dw, c).transpose(0, 1, 3, 5, 2, 4, 6, 7).reshape(b, t * h * w, -1)
+        b, (t, h, w), (dt, dh, dw) = clips.shape[0], self.grid, self.tubelet
+        # Columns and channels of a tubelet as one axis, as in `patchify`.
+        strips = clips.reshape(b, t, dt, h, dh, w, dw * self.in_chans)
+        cells = strips.transpose(0, 1, 3, 5, 2, 4, 6).reshape(b, t * h * w, -1)
         return self.proj(cells if ids_keep is None else gather_tokens(cells, ids_keep))
 
 

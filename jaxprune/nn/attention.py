@@ -16,6 +16,8 @@ from jaxprune.nn.tokens import Attended
 from jaxprune.ops.blocks import by_rows, rows_and_sums
 from jaxprune.ops.platform import platform
 
+_FEWEST_ROWS = 8  # of a product on a TPU's matrix unit
+
 
 class Heads(NamedTuple):
     """Queries, keys and values of every head."""
@@ -97,12 +99,11 @@ def attend(
         return by_rows(of_block, q, *each_row, axis=2, size=kernels.BLOCK)
     if platform() == "cpu":
         return _attend(q, k, v, bias)
-    swap = lambda t: jnp.swapaxes(t, 1, 2)  # b h n d <-> b n h d, the order of jax.nn
     width = v.shape[-1]
     if width < q.shape[-1]:
         # Queries and keys may have columns for positions; jax.nn wants values as wide.
         v = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, q.shape[-1] - width)))
-    return swap(jax.nn.dot_product_attention(swap(q), swap(k), swap(v), bias=bias))[..., :width]
+    return _swap(jax.nn.dot_product_attention(_swap(q), _swap(k), _swap(v), bias=bias))[..., :width]
 
 
 def _attend(q: Array, k: Array, v: Array, bias: Array | None, sums: Any = None) -> Array:
@@ -111,10 +112,38 @@ def _attend(q: Array, k: Array, v: Array, bias: Array | None, sums: Any = None) 
     return _gather(scores, total, v, sums)
 
 
+def _ordered_logits(q: Array, k: Array, bias: Array | None) -> Float[Array, "b h m n"]:
+    """`attention_logits` in the order of axes of `jax.nn.dot_product_attention`.
+
+    By a v5e's compiler, another order beside it copies q, k and v (docs/results.md).
+    """
+    logits = jnp.einsum("bmhd,bnhd->bhmn", _swap(q), _swap(k), preferred_element_type=jnp.float32) * q.shape[-1] ** -0.5
+    return logits if bias is None else logits + bias
+
+
+def _first_weights(
+    q: Float[Array, "b h m d"], k: Float[Array, "b h n d"], bias: Float[Array, "#b #h 1 n"] | None
+) -> Float[Array, "b h n"]:
+    """The attention weights of the first query."""
+    if platform() == "cpu":
+        return attention_weights(q[:, :, :1], k, bias)[:, :, 0]
+    # A single row would be summed without the matrix unit, from another order of the keys.
+    return jax.nn.softmax(_ordered_logits(q[:, :, :_FEWEST_ROWS], k, bias)[:, :, 0], axis=-1)
+
+
+def _swap(x: Float[Array, "b h n d"]) -> Float[Array, "b n h d"]:
+    """Swaps heads and tokens: the order of `jax.nn`."""
+    return jnp.swapaxes(x, 1, 2)
+
+
 def _attend_and_receive(
     q: Array, k: Array, v: Array, bias: Array | None, policy: Float[Array, "b n"] | None
 ) -> tuple[Float[Array, "b h m d"], Float[Array, "b h n"]]:
     """Attention by plain products, and the attention that each key receives from the queries of policy 1."""
+    if platform() != "cpu":
+        weights = jax.nn.softmax(_ordered_logits(q, k, bias), axis=-1)
+        out = _swap(jnp.einsum("bhmn,bnhd->bmhd", weights.astype(v.dtype), _swap(v)))
+        return out, (weights if policy is None else weights * policy[:, None, :, None]).sum(2)
     b, h = q.shape[:2]
     scores, total = _scores(q, k, bias)
     share = 1 / total if policy is None else jnp.repeat(policy, h, axis=0)[:, :, None] / total
@@ -335,7 +364,12 @@ def observe(
     elif "cls_attn" in needs:
         # A ranking by CLS attention only costs one extra row.
         first = bias if bias is None else bias[:, :, :1]
-        fields["cls_attn"] = (_weights(q[:, :, :1], k, first, soft) if weights is None else weights)[:, :, 0]
+        if weights is not None:
+            fields["cls_attn"] = weights[:, :, 0]
+        elif soft is None:
+            fields["cls_attn"] = _first_weights(q, k, first)
+        else:
+            fields["cls_attn"] = _weights(q[:, :, :1], k, first, soft)[:, :, 0]
     return Attended(**{name: fields[name] for name in needs})
 
 

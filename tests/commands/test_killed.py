@@ -80,6 +80,7 @@ def test_three_kills_one_of_them_inside_a_save(undisturbed, tmp_path):
     assert_equal(killed, undisturbed)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_twenty_kills_half_of_them_inside_saves(undisturbed, tmp_path):
     killed = tmp_path / "killed"

@@ -119,6 +119,7 @@ def test_every_operation_at_every_strength(seed):
     check(odd_image(seed), seed, STRENGTHS)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 2_000, 500))
 def test_every_operation_on_two_thousand_images(first):
@@ -151,6 +152,7 @@ class OddSizes:
         return {"image": odd_image(index), "label": np.int32(0), "index": np.int32(index)}
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_fine_tuning_recipes_augment_for_two_thousand_steps():
     configs = {str(path.relative_to(CONFIGS)): main.load_config(str(path)) for path in CONFIGS.rglob("[!_]*.py")}

@@ -26,6 +26,10 @@ SETS = {module.__name__.rpartition(".")[2]: module.FAMILIES for module in MODULE
 ALONE = ("detectors", "exits", "segmenters")
 PARTS = {kind: list(families.values()) for kind, families in SETS.items() if kind not in ALONE}
 PARTS |= {f"{kind}: {name}": [family] for kind in ALONE for name, family in SETS[kind].items()}
+# A quarter of a minute each; the others together take a quarter of an hour.
+SHORT = ("choosing", "crossmae", "parts", "segmentation", "detectors: backbone", "detectors: vitdet", "exits: policies")
+SHORT += ("exits: operations", "exits: stages", "segmenters: heads", "segmenters: segvit")
+LONG = [pytest.param(part, marks=pytest.mark.campaign) for part in PARTS if part not in SHORT]
 
 
 def folder_of(families, folder):
@@ -94,7 +98,7 @@ def test_every_family_names_tests_that_exist(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [*SHORT, *LONG])
 def test_files_of_other_sizes_pass_too(part, tmp_path):
     families = PARTS[part]
     folder_of(families, tmp_path)

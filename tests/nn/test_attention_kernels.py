@@ -12,6 +12,7 @@ from support import quick_compile
 from jaxprune.errors import UserError
 from jaxprune.nn import kernels
 from jaxprune.nn.attention import Heads, attend, key_mask_bias, policy_softmax, self_attention
+from jaxprune.ops.platform import traced_for
 
 N, BATCH, NUM_HEADS, WIDTH = 300, 2, 2, 8  # more than two blocks, and no multiple of one
 SHAPES = re.compile(r"\b[a-z]+\d+\[([\d,]+)\]")
@@ -74,6 +75,37 @@ def test_blocks_see_what_plain_attention_sees(soft, num_prefix_tokens):
 
     found = [value_and_gradients(kind, both, *heads(), policy) for kind in ("plain", "blocked")]
     chex.assert_trees_all_close(*found, atol=3e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_prefix_tokens", [0, 1])
+@pytest.mark.parametrize("field", ["cls_attn", "received"])
+@pytest.mark.parametrize("what", BIASES)
+def test_every_platform_sees_the_same(what, field, num_prefix_tokens):
+    _, policy = sizes_of()
+
+    def both(q, k, v, *bias):
+        out, seen = self_attention(
+            Heads(q, k, v),
+            bias=bias[0] if bias else None,
+            policy=policy,
+            needs=frozenset({field}),
+            num_prefix_tokens=num_prefix_tokens,
+        )
+        return jnp.concatenate([out.ravel(), getattr(seen, field).ravel()])
+
+    bias, results = BIASES[what](), []
+    for platform in ("cpu", "tpu"):
+        with traced_for(platform):
+            results.append(value_and_gradients("plain", both, *heads(), *([] if bias is None else [bias])))
+    chex.assert_trees_all_close(*results, atol=3e-5, rtol=1e-5)
+
+
+def test_a_few_tokens_are_seen_alike_on_every_platform():
+    results = []
+    for platform in ("cpu", "tpu"):
+        with traced_for(platform):
+            results.append(self_attention(heads(5), needs=frozenset({"cls_attn"})))
+    chex.assert_trees_all_close(*results, atol=1e-6)
 
 
 def test_the_policy_softmax_knows_its_rows():

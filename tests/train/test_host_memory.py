@@ -20,6 +20,7 @@ finally:
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss counts KiB on Linux only")
 def test_three_phases_of_photographs_fit_in_seven_gibibytes(tmp_path):
