@@ -151,7 +151,7 @@ def compiling_for(target: Target) -> Iterator[list[Any]]:
       UserError: see `Target.devices`.
     """
     devices = target.devices()
-    with parallel.on_devices(devices), traced_for(target.chip.platform):
+    with parallel.on_devices(devices), traced_for(target.chip.platform, len(devices)):
         yield devices
 
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.errors import unknown
-from jaxprune.ops.platform import platform
+from jaxprune.ops.platform import num_devices, platform
 from jaxprune.ops.trace_context import trace_context
 
 IMPLEMENTATIONS = ("plain", "blocked", "cudnn", "pallas")
@@ -163,6 +163,8 @@ def _obstacle(kind: str, q: Array, bias: Array | None) -> str | None:
         return f"it supports float16 and bfloat16, not {q.dtype}"
     if bias is not None and bias.shape[1:3] != (1, 1):
         return "each pair of tokens has its own bias"
+    if kind == "pallas" and num_devices() > 1:
+        return f"JAX does not split it over {num_devices()} devices"
     return None
 
 

@@ -1,4 +1,4 @@
-"""The platform that a program is traced for: that of this process, or the one it is compiled for ahead of time."""
+"""What a program is traced for: the devices of this process, or those it is compiled for ahead of time."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from jaxprune.errors import unknown
 from jaxprune.ops.trace_context import trace_context
 
 PLATFORMS = ("cpu", "gpu", "tpu")
-_target = trace_context()
+_target, _count = trace_context(), trace_context()
 
 
 def platform() -> str:
@@ -22,14 +22,24 @@ def platform() -> str:
     return _target.value or jax.default_backend()
 
 
+def num_devices() -> int:
+    """Returns the number of devices of all processes, or of those that the program being traced is compiled for.
+
+    >>> with traced_for("tpu", 8):
+    ...     num_devices()
+    8
+    """
+    return int(_count.value or jax.device_count())
+
+
 @contextlib.contextmanager
-def traced_for(name: str) -> Iterator[None]:
-    """Traces what is inside the context for another platform than that of this process.
+def traced_for(name: str, num_devices: int = 1) -> Iterator[None]:
+    """Traces what is inside the context for another platform than that of this process, and so many devices of it.
 
     Raises:
       UserError: there is no such platform.
     """
     if name not in PLATFORMS:
         raise unknown("platform", name, PLATFORMS)
-    with _target(name):
+    with _target(name), _count(str(num_devices)):
         yield

@@ -222,6 +222,16 @@ def test_a_kernel_of_another_device_gives_way_to_blocks_and_says_why(caplog):
     np.testing.assert_array_equal(first, again)
 
 
+def test_a_kernel_that_is_not_split_over_devices_gives_way_to_blocks(caplog):
+    kernels._warn.cache_clear()
+    with kernels.implementation("pallas"), traced_for("tpu", 8):
+        out = attend(*heads())
+    with kernels.implementation("blocked"), traced_for("tpu"):
+        np.testing.assert_array_equal(out, attend(*heads()))
+    (record,) = caplog.records
+    assert record.message.endswith("in blocks instead of by pallas: JAX does not split it over 8 devices.")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["none", "sizes and a mask"])
 def test_the_kernel_for_tpus_in_an_interpreter(what):
