@@ -362,6 +362,7 @@ def test_pre_training_methods_are_compared(tmp_path):
     assert kept == (tmp_path / "study" / "pieces.jsonl").stat().st_mtime_ns
 
 
+@pytest.mark.campaign
 def test_newer_pre_training_methods_are_compared_at_equal_time(tmp_path):
     arguments = ["--smoke", "--seeds=1", "--out=study", "--frameworks", "mae", "--others"]
     printed = run("studies/mim", tmp_path, *arguments, "--newer", "pixio", "distil")
