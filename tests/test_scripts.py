@@ -343,7 +343,6 @@ def test_pre_training_and_detection_from_scratch_are_compared_at_equal_time(tmp_
     assert "its 95 % confidence interval" in (tmp_path / "study" / "report.html").read_text()
 
 
-@pytest.mark.campaign
 def test_pre_training_methods_are_compared(tmp_path):
     arguments = ["--smoke", "--seeds=1", "--out=study", "--frameworks", "simmim", "--others", "amt_simmim"]
     # Its time is over before it begins.
@@ -375,7 +374,6 @@ def test_newer_pre_training_methods_are_compared_at_equal_time(tmp_path):
     assert {"pixio progressive - pixio full", "distil full - mae full"} < differences
 
 
-@pytest.mark.campaign
 def test_reduction_methods_are_compared(tmp_path):
     config = main.load_config(str(ROOT / "configs/reduction/small.py:smoke"))
     commands.find("finetune")(config, tmp_path / "dense")

@@ -26,7 +26,7 @@ SETS = {module.__name__.rpartition(".")[2]: module.FAMILIES for module in MODULE
 ALONE = ("detectors", "exits", "segmenters")
 PARTS = {kind: list(families.values()) for kind, families in SETS.items() if kind not in ALONE}
 PARTS |= {f"{kind}: {name}": [family] for kind in ALONE for name, family in SETS[kind].items()}
-# A quarter of a minute each; the others together take a quarter of an hour.
+# At most 20 s each; the others take 13 minutes together.
 SHORT = ("choosing", "crossmae", "parts", "segmentation", "detectors: backbone", "detectors: vitdet", "exits: policies")
 SHORT += ("exits: operations", "exits: stages", "segmenters: heads", "segmenters: segvit")
 LONG = [pytest.param(part, marks=pytest.mark.campaign) for part in PARTS if part not in SHORT]
