@@ -41,8 +41,8 @@ def accepted(flags: list[str]) -> bool:
     return subprocess.run(command, env=env, capture_output=True).returncode == 0
 
 
-# Once in a session: other processes of it, and what the tests start, inherit the flags.
-if COMPILE_QUICKLY[0] not in os.environ.get("XLA_FLAGS", ""):
+# Once in a session: other processes of it, and what the tests start, inherit the flags. Not on a GPU.
+if os.environ["JAX_PLATFORMS"] == "cpu" and COMPILE_QUICKLY[0] not in os.environ.get("XLA_FLAGS", ""):
     known = COMPILE_QUICKLY if accepted(COMPILE_QUICKLY) else [flag for flag in COMPILE_QUICKLY if accepted([flag])]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *known]).strip()
 

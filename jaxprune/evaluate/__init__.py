@@ -14,6 +14,7 @@ from jaxprune.train import interrupt
 from jaxprune.train.progress import progress
 
 Batch = Mapping[str, np.ndarray]
+Call = Callable[[Any, Mapping[str, jax.Array]], Any]  # (arrays, batch) -> a pytree of arrays
 IMAGE = "image"  # columns of a batch whose names begin so are pixels
 
 
@@ -21,19 +22,18 @@ class Forward(NamedTuple):
     """A function to compute for every batch.
 
     Attributes:
-      call: (arrays, batch) -> a pytree of arrays with one row for each image of the batch.
+      call: (arrays, batch) -> a pytree of arrays with one row for each image of the batch. For several passes it is
+        one object, since JAX compiles every new one.
       arrays: the weights, an argument of the program; replicated on every device unless they are already sharded.
       compiled: whether `run_over` compiles `call` as one program; False if `call` runs compiled programs itself.
     """
 
-    call: Callable[[Any, Mapping[str, jax.Array]], Any]
+    call: Call
     arrays: Any
     compiled: bool = True
 
     @classmethod
-    def of(
-        cls, module: Any, call: Callable[[Any, Mapping[str, jax.Array]], Any], *, compiled: bool = True
-    ) -> "Forward":
+    def of(cls, module: Any, call: Call, *, compiled: bool = True) -> "Forward":
         """Returns the forward function of a module: (module, batch) -> a pytree of arrays."""
         parts = split(module)
         forward = lambda arrays, batch: call(merge(parts.graph, arrays, {}), batch)

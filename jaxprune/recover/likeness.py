@@ -29,11 +29,13 @@ class Likeness:
             process_count=jax.process_count(),
         )
         self._teacher_record = teacher.preprocessing
+        # One object for all looks: JAX compiles another one anew.
+        self._forward = Forward(self._call, None)
 
     def __call__(self, params: Mapping[str, jax.Array]) -> dict[str, float]:
         """Returns the means of `distance.likeness`."""
         arrays = {"student": dict(params), "teacher": self._teacher.params}
-        forward = Forward(self._call, arrays)
+        forward = self._forward._replace(arrays=arrays)
         (averages,) = run_over(self._batches, {"alike": forward}, [Averages("alike")], self._mesh, desc="held out")
         return averages
 

@@ -1,15 +1,17 @@
-"""Compares two implementations of attention: time and temporary memory at several sequence lengths.
+"""Compares implementations of attention: time, temporary memory and error at several sequence lengths.
 
-python scripts/benchmarks/attention.py [--lengths 197 577 1374 4096] [--other blocked] [--batch 1] [--num-heads 6]
+python scripts/benchmarks/attention.py [--lengths 197 577 1374 4096] [--batch 1] [--other blocked] [--num-heads 6]
                                        [--head-dim 64] [--dtype float32] [--sizes] [--rounds 7]
                                        [--compile-for v5e]
+python scripts/benchmarks/attention.py --other cudnn blocked --dtype bfloat16 --num-heads 12 --batch 256 64 32 8   # GPU
 
-Both are timed in every round, in turns, and medians are compared: on a busy machine only ratios are meaningful. By
-default the heads are those of a ViT-S. Prints a table and writes a CSV.
+All are timed in every round, in turns, and medians are compared: on a busy machine only ratios are meaningful. By
+default the heads are those of a ViT-S. --batch is one for all lengths, or one for each. The error of the first image is
+that of the results (the gradients of the squared sum of the results) from the plain form in float32, relative to its
+norm. Prints a table and writes a CSV.
 
-With --compile-for nothing runs: every implementation that a TPU has is compiled for one that is described, in bfloat16
-unless --dtype says otherwise, and the compiler's estimated cycles and temporary memory are compared (the extra
-tpu-compile).
+With --compile-for nothing runs: every implementation that a TPU has is compiled for one that is described, and the
+compiler's estimated cycles and temporary memory are compared (the extra tpu-compile).
 """
 
 import argparse
@@ -45,49 +47,63 @@ def backward(q, k, v, bias):
 PASSES = {"forward": forward, "forward + backward": backward}
 
 
-def measure(args, length):
-    """Returns the rows of the table for one length."""
-    shape = (args.batch, args.num_heads, length, args.head_dim)
-    heads = [jax.random.normal(jax.random.key(i), shape, jnp.dtype(args.dtype)) for i in range(3)]
-    bias = jnp.log(jnp.full((args.batch, 1, 1, length), 2.0)) if args.sizes else None
-    programs = {}
-    for name, function in PASSES.items():
-        for kind in (PLAIN, args.other):
-            with kernels.implementation(kind):
-                programs[name, kind] = jax.jit(function).lower(*heads, bias).compile()
-    contestants = {
-        f"{name}, {kind}": lambda program=program: jax.block_until_ready(program(*heads, bias))
-        for (name, kind), program in programs.items()
-    }
-    seconds = interleaved_medians(contestants, args.rounds)
-    rows = []
-    for name in PASSES:
-        plain, other = (seconds[f"{name}, {kind}"] for kind in (PLAIN, args.other))
-        memory = {kind: temporary_bytes(programs[name, kind]) / 2**20 for kind in (PLAIN, args.other)}
-        rows.append(
-            {
-                "tokens": length,
-                "pass": name,
-                "plain ms": round(1000 * plain, 2),
-                f"{args.other} ms": round(1000 * other, 2),
-                "time ratio": round(other / plain, 3),
-                "plain MiB": round(memory[PLAIN], 1),
-                f"{args.other} MiB": round(memory[args.other], 1),
-            }
-        )
-    return rows
+class Attention:
+    """The implementations of one pass at one length; each is compiled and can be timed.
+
+    Args:
+      args: the command line.
+      length, batch: tokens of an image, and images.
+    """
+
+    def __init__(self, args, length, batch):
+        self._length, self._batch, self._kinds = length, batch, (PLAIN, *args.other)
+        shape = (batch, args.num_heads, length, args.head_dim)
+        self._inputs = [jax.random.normal(jax.random.key(i), shape, jnp.dtype(args.dtype)) for i in range(3)]
+        # Random sizes, from 1 to 4.
+        sizes = 1 + 3 * jax.random.uniform(jax.random.key(3), (batch, 1, 1, length))
+        self._inputs.append(jnp.log(sizes) if args.sizes else None)
+        self._programs = {}
+        for name, function in PASSES.items():
+            for kind in self._kinds:
+                with kernels.implementation(kind):
+                    # Another function for each implementation: JAX keeps the trace of one.
+                    program = jax.jit(functools.partial(function)).lower(*self._inputs).compile()
+                self._programs[name, kind] = program
+
+    def measure(self, rounds):
+        """Returns the rows of the table."""
+        programs = self._programs
+        run = lambda key: jax.block_until_ready(programs[key](*self._inputs))
+        seconds = interleaved_medians({key: functools.partial(run, key) for key in programs}, rounds)
+        rows = []
+        for name, function in PASSES.items():
+            row = {"tokens": self._length, "batch": self._batch, "pass": name}
+            first = [None if x is None else x[:1].astype(jnp.float32) for x in self._inputs]
+            with kernels.implementation(PLAIN), jax.default_matmul_precision("highest"):
+                exact = jax.tree.leaves(jax.jit(functools.partial(function))(*first))
+            for kind in self._kinds:
+                key = name, kind
+                row[f"{kind} ms"] = round(1000 * seconds[key], 3)
+                if kind != PLAIN:
+                    row[f"{kind} time ratio"] = round(seconds[key] / seconds[name, PLAIN], 3)
+                row[f"{kind} MiB"] = round(temporary_bytes(programs[key]) / 2**20, 1)
+                own = [x[:1].astype(jnp.float32) for x in jax.tree.leaves(run(key))]
+                errors = [jnp.linalg.norm(x - y) / jnp.linalg.norm(y) for x, y in zip(own, exact, strict=True)]
+                row[f"{kind} error"] = float(f"{max(map(float, errors)):.2g}")
+            rows.append(row)
+        return rows
 
 
-def compiled(args, target, length):
+def compiled(args, target, length, batch):
     """Returns the rows of the table for one length, by the estimates of a TPU's compiler."""
     with accelerators.compiling_for(target):
         place = NamedSharding(parallel.make_mesh(), PartitionSpec())
         described = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.dtype(args.dtype), sharding=place)
-        heads = [described(args.batch, args.num_heads, length, args.head_dim)] * 3
-        bias = described(args.batch, 1, 1, length) if args.sizes else None
+        heads = [described(batch, args.num_heads, length, args.head_dim)] * 3
+        bias = described(batch, 1, 1, length) if args.sizes else None
         rows = []
         for name, function in PASSES.items():
-            row = {"tokens": length, "pass": name}
+            row = {"tokens": length, "batch": batch, "pass": name}
             for kind in (PLAIN, "blocked", "pallas"):
                 with kernels.implementation(kind):
                     # Another function for each implementation: JAX keeps the trace of one.
@@ -103,35 +119,50 @@ def by_compiler(args):
     if target.chip.platform != "tpu" or target.chips > 1:
         raise UserError(f"--compile-for={target}: give one TPU, such as v5e; only its compiler counts cycles.")
     accelerators.stay_on_cpu()
-    rows = [row for length in args.lengths for row in compiled(args, target, length)]
+    pairs = zip(args.lengths, batches(args), strict=True)
+    rows = [row for length, batch in pairs for row in compiled(args, target, length, batch)]
     title = f"Attention on {target} by the compiler's estimate, {args.num_heads} heads of {args.head_dim}"
-    about = {"batch": args.batch, "heads": args.num_heads, "head_dim": args.head_dim, "sizes": args.sizes}
-    publish(f"{title}, batch {args.batch}, {args.dtype}; nothing ran", rows, args.out, **about, target=str(target))
+    about = {"heads": args.num_heads, "head_dim": args.head_dim, "sizes": args.sizes}
+    publish(f"{title}, {args.dtype}; nothing ran", rows, args.out, **about, target=str(target))
+
+
+def batches(args):
+    """Returns the batch of each length.
+
+    Raises:
+      UserError: there are several, and not one for each length.
+    """
+    if len(args.batch) not in (1, len(args.lengths)):
+        raise UserError(
+            f"--batch {' '.join(map(str, args.batch))}: give one batch, or one for each of the "
+            f"{len(args.lengths)} lengths."
+        )
+    return args.batch * len(args.lengths) if len(args.batch) == 1 else args.batch
 
 
 @command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[197, 577, 1374, 4096])
-    parser.add_argument(
-        "--other", choices=[name for name in kernels.IMPLEMENTATIONS if name != PLAIN], default="blocked"
-    )
-    parser.add_argument("--batch", type=int, default=1)
+    others = [name for name in kernels.IMPLEMENTATIONS if name != PLAIN]
+    parser.add_argument("--other", nargs="+", choices=others, default=["blocked"])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--num-heads", type=int, default=6)
     parser.add_argument("--head-dim", type=int, default=64)
-    parser.add_argument("--dtype", help="default float32; bfloat16 with --compile-for")
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--sizes", action="store_true", help="with the log sizes of merged tokens (ToMe)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=Path("benchmark_attention.csv"))
     parser.add_argument("--compile-for", metavar="TARGET", help="one TPU, such as v5e")
     args = parser.parse_args()
-    args.dtype = args.dtype or ("bfloat16" if args.compile_for else "float32")
     if args.compile_for:
         return by_compiler(args)
-    rows = [row for length in args.lengths for row in measure(args, length)]
-    same = {"batch": args.batch, "heads": args.num_heads, "head_dim": args.head_dim, "dtype": args.dtype}
-    title = f"{args.other} and plain attention, {args.num_heads} heads of {args.head_dim}, batch {args.batch}"
-    publish(f"{title}, {args.dtype}", rows, args.out, **same, sizes=args.sizes)
+    pairs = zip(args.lengths, batches(args), strict=True)
+    rows = [row for length, batch in pairs for row in Attention(args, length, batch).measure(args.rounds)]
+    same = {"heads": args.num_heads, "head_dim": args.head_dim, "dtype": args.dtype}
+    title = f"{', '.join(args.other)} and plain attention, {args.num_heads} heads of {args.head_dim}, {args.dtype}"
+    title += ", with the sizes of tokens" if args.sizes else ""
+    publish(title, rows, args.out, **same, sizes=args.sizes)
 
 
 if __name__ == "__main__":

@@ -102,24 +102,6 @@ def _map(change, tree, *others):
     )
 
 
-def torch_step(batch, dtype, name):
-    """Returns a function that runs the same MAE step in PyTorch, on the same kind of device."""
-    import torch  # pyright: ignore[reportMissingImports]
-    import torch_baseline
-
-    device = "cuda" if jax.default_backend() == "gpu" else "cpu"
-    torch.set_default_device(device)
-    run = torch_baseline.mae_step(batch, **torch_baseline.sizes(name))
-
-    def step():
-        with torch.autocast(device, torch.bfloat16, enabled=dtype == jnp.bfloat16):
-            run()
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    return step
-
-
 PRODUCTS = 8
 
 
@@ -171,7 +153,10 @@ def measure(name, args, dtype, rows, contestants):
     """Adds step times to the rows; returns lines on PyTorch and the ceiling."""
     lines, operations = [], 0
     if args.torch:
-        contestants["PyTorch"] = torch_step(args.measure, dtype, name)
+        import torch_baseline
+
+        sizes = torch_baseline.sizes(name)
+        contestants["PyTorch"] = torch_baseline.on_device(lambda: torch_baseline.mae_step(args.measure, **sizes), dtype)
     if args.ceiling:
         contestants["ceiling"], operations = matrix_products(dtype)
     turns = interleaved(contestants, args.rounds)

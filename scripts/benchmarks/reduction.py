@@ -1,11 +1,14 @@
-"""Token-reduction methods at one keep rate: measured and FLOP-implied speed-up, and a comparison with PyTorch.
+"""Token-reduction methods at fixed keep rates: measured and FLOP-implied speed-up, and a comparison with PyTorch.
 
 python scripts/benchmarks/reduction.py [--torch] [--keep-rate 0.5] [--batch 8] [--rounds 7] [--methods topk tome …]
 python scripts/benchmarks/reduction.py --methods atc tome --img-size 224 448 --batch 1 8 32    # a sweep
+python scripts/benchmarks/reduction.py --model vit_small_patch14_dinov2 --img-size 224 --methods tome:r=21 --smaller
 
-The dense network, every method and, with --torch, the dense network, Top-K and ToMe of the same shape in PyTorch are
-timed in turns in every round, and medians are compared: on a busy machine only ratios are meaningful. With several
-image sizes or batches all of them are measured, one after the other. Prints a table and writes a CSV.
+The dense network, every method at every keep rate and, with --torch, the dense network, Top-K and ToMe of the same
+shape in PyTorch are timed in turns in every round, and medians are compared: on a busy machine only ratios are
+meaningful. A method may be a whole plan, such as tome:r=21. With --smaller the dense network also runs on smaller
+images, at the cost of each plan. With several image sizes or batches all of them are measured, one after the other.
+Prints a table and writes a CSV.
 """
 
 from jaxprune import host_memory
@@ -18,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune import models, reduction
@@ -26,9 +29,51 @@ from jaxprune.bench.costs import promise
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.errors import command
-from jaxprune.evaluate.contestants import Runner, contestants
+from jaxprune.evaluate.contestants import Runner, contestants, on_smaller_images, random_images
 from jaxprune.reduction import DENSE
 from jaxprune.report.table import Table
+
+
+def named(method: str, rate: float, args: argparse.Namespace) -> str:
+    """Returns the name of a method at a keep rate in the table."""
+    return method if len(args.keep_rate) == 1 else f"{method}, {rate:g}"
+
+
+def measured(args: argparse.Namespace, model: Any, batch: int) -> list[dict[str, Any]]:
+    """Returns the rows of a network with images of one size, in batches of one size."""
+    plans: dict[str, reduction.Plan] = {}
+    for text in args.methods:
+        for rate in args.keep_rate:
+            own = "r=" in text or "keep_rate=" in text or "num_keep=" in text
+            plans[text if own else named(text, rate, args)] = reduction.Plan.from_text(text, keep_rate=rate)
+    made = contestants(model, plans)
+    if args.smaller:
+        made |= on_smaller_images(made)
+    turns: dict[str, Callable[[], object]] = {
+        name: Runner(each.model, random_images(each.model, batch)) for name, each in made.items()
+    }
+    side, patches = model.patch_embed.img_size[0], model.num_patches
+    if args.torch:
+        import torch_baseline
+
+        sizes = {**torch_baseline.sizes(args.model), "img": side}
+        for method, rate in [("", 1.0), *((m, rate) for m in ("topk", "tome") for rate in args.keep_rate)]:
+            keep = reduction.Plan("topk", keep_rate=rate).counts(patches) if method else ()
+            name = named(method, rate, args) if method else DENSE
+            turns[f"{name}, PyTorch"] = torch_baseline.on_device(
+                lambda m=method, k=keep: torch_baseline.inference(batch, m, k, args.dtype, **sizes)
+            )
+    seconds = interleaved_medians(turns, args.rounds)
+    gflops = {name: contestant.gflops() for name, contestant in made.items()}
+    rows = []
+    for name in made:
+        theirs = seconds.get(f"{name}, PyTorch")
+        shape = {"image size": side, "patches": patches, "batch": batch}
+        row = {"method": name, **shape, "GFLOPs": gflops[name], "milliseconds": 1000 * seconds[name]}
+        (kept,) = Table([promise(name, seconds, gflops)]).flat()
+        word = kept.pop("verdict")
+        rows.append({**row, **kept, "x PyTorch": theirs / seconds[name] if theirs else "", "verdict": word})
+    return rows
 
 
 @command
@@ -36,49 +81,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="vit_small_patch16_224")
     parser.add_argument("--methods", nargs="*", default=reduction.standalone())
-    parser.add_argument("--keep-rate", type=float, default=0.5)
+    parser.add_argument("--keep-rate", nargs="+", type=float, default=[0.5])
     parser.add_argument("--img-size", nargs="*", type=int, default=[], help="by default that of the network")
     parser.add_argument("--batch", nargs="+", type=int, default=[8])
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--torch", action="store_true", help="also time PyTorch, in float32")
+    parser.add_argument("--smaller", action="store_true", help="also the dense network on smaller images")
+    parser.add_argument("--torch", action="store_true", help="also time PyTorch, in the same dtype")
     parser.add_argument("--out", type=Path, default=Path("benchmark_reduction.csv"))
     args = parser.parse_args()
-    rows = []
+    dtype = {} if args.dtype == "float32" else {"dtype": jnp.dtype(args.dtype)}
+    rates, batches = (", ".join(map(str, values)) for values in (args.keep_rate, args.batch))
+    rows: list[dict[str, Any]] = []
     for size in args.img_size or [None]:
-        model = models.create(args.model, **models.size_argument(args.model, size), rngs=nnx.Rngs(0))
+        model = models.create(args.model, **models.size_argument(args.model, size), **dtype, rngs=nnx.Rngs(0))
         for batch in args.batch:
             rows += measured(args, model, batch)
-            title = f"{args.model}, batch {', '.join(map(str, args.batch))}, keep rate {args.keep_rate}"
-            publish(title, rows, args.out)  # after each, so that no measurement is lost
-
-
-def measured(args: argparse.Namespace, model: Any, batch: int) -> list[dict[str, Any]]:
-    """Returns the rows of a network with images of one size, in batches of one size."""
-    plans = {method: reduction.Plan(method, keep_rate=args.keep_rate) for method in args.methods}
-    made = contestants(model, plans)
-    images = jax.random.normal(jax.random.key(0), (batch, *model.patch_embed.img_size, 3))
-    turns: dict[str, Callable[[], object]] = {name: Runner(made[name].model, images) for name in made}
-    if args.torch:
-        import torch_baseline
-
-        num_keep = reduction.Plan("topk", keep_rate=args.keep_rate).counts(model.num_patches)
-        for method in ("", "topk", "tome"):
-            keep, sizes = (
-                num_keep if method else (),
-                {**torch_baseline.sizes(args.model), "img": model.patch_embed.img_size[0]},
-            )
-            turns[f"{method or DENSE}, PyTorch"] = torch_baseline.inference(batch, method, keep, **sizes)
-    seconds = interleaved_medians(turns, args.rounds)
-    gflops = {name: contestant.gflops() for name, contestant in made.items()}
-    rows = []
-    for name in made:
-        theirs = seconds.get(f"{name}, PyTorch")
-        shape = {"image size": model.patch_embed.img_size[0], "patches": model.num_patches, "batch": batch}
-        row = {"method": name, **shape, "GFLOPs": gflops[name], "milliseconds": 1000 * seconds[name]}
-        (kept,) = Table([promise(name, seconds, gflops)]).flat()
-        word = kept.pop("verdict")
-        rows.append({**row, **kept, "x PyTorch": theirs / seconds[name] if theirs else "", "verdict": word})
-    return rows
+            title = f"{args.model}, batch {batches}, keep rate {rates}, {args.dtype}"
+            publish(title, rows, args.out, dtype=args.dtype)  # after each, so that no measurement is lost
 
 
 if __name__ == "__main__":

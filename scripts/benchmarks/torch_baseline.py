@@ -58,7 +58,7 @@ class ReducedViT(ViT):
             b, n, d = x.shape
             qkv = block.qkv(block.norm1(x)).view(b, n, 3, block.heads, d // block.heads)
             q, k, v = qkv.permute(2, 0, 3, 1, 4)
-            bias = None if size is None else size.log()[:, None, None, :].expand(b, block.heads, n, n)
+            bias = None if size is None else size.log().to(q.dtype)[:, None, None, :].expand(b, block.heads, n, n)
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
             x = x + block.proj(out.transpose(1, 2).reshape(b, n, d))
             if layer in self.plan and self.method == "topk":
@@ -67,7 +67,8 @@ class ReducedViT(ViT):
                 x = torch.cat([x[:, :1], x.gather(1, best[..., None].expand(-1, -1, d))], 1)
             elif layer in self.plan:
                 size = torch.ones(b, n) if size is None else size
-                x, size = self.merge(x, size, k.mean(1), n - 1 - self.plan[layer])
+                merged, size = self.merge(x, size, k.mean(1), n - 1 - self.plan[layer])
+                x = merged.to(q.dtype)
             x = x + block.fc2(F.gelu(block.fc1(block.norm2(x))))
         return self.head(self.norm(x)[:, 0])
 
@@ -129,6 +130,28 @@ class MAE(nn.Module):
         return (((pred - target) ** 2).mean(-1) * masked).sum() / masked.sum()
 
 
+def on_device(build, autocast=None):
+    """Returns a function that runs what `build` returns on the kind of device that JAX uses, and waits for it.
+
+    Args:
+      build: builds a network and returns a function that runs it, such as `lambda: inference(8)`.
+      autocast: "bfloat16" computes under autocast, as one trains.
+    """
+    import jax
+
+    device = "cuda" if jax.default_backend() == "gpu" else "cpu"
+    with torch.device(device):
+        run = build()
+
+    def timed():
+        with torch.device(device), torch.autocast(device, torch.bfloat16, enabled=str(autocast) == "bfloat16"):
+            run()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return timed
+
+
 def sizes(name):
     """Returns the sizes of the network `name` in `jaxprune.models`, under the names used here."""
     from jaxprune import models
@@ -138,10 +161,11 @@ def sizes(name):
     return {theirs: ours[own] for own, theirs in names.items()}
 
 
-def inference(batch, method="", num_keep=(), **sizes):
-    """Returns a function that runs one forward pass of a classifier, dense or under a method."""
+def inference(batch, method="", num_keep=(), dtype=None, **sizes):
+    """Returns a function that runs one forward pass of a classifier, dense or under a method, all of it in `dtype`."""
     model = ReducedViT(method, num_keep, **sizes) if method else ViT(**sizes)
-    model, images = model.eval(), torch.randn(batch, 3, sizes.get("img", 224), sizes.get("img", 224))
+    half = getattr(torch, str(dtype or "float32"))
+    model, images = model.eval().to(half), torch.randn(batch, 3, sizes.get("img", 224), sizes.get("img", 224)).to(half)
 
     @torch.inference_mode()
     def run():
@@ -152,12 +176,22 @@ def inference(batch, method="", num_keep=(), **sizes):
 
 def mae_step(batch, **sizes):
     """Returns a function that runs one optimizer step of MAE."""
-    model, images = MAE(**sizes), torch.randn(batch, 3, sizes.get("img", 224), sizes.get("img", 224))
+    return _step(MAE(**sizes), batch, sizes, lambda model, images: model(images))
+
+
+def classifier_step(batch, **sizes):
+    """Returns a function that runs one optimizer step of a classifier."""
+    labels = torch.arange(batch) % sizes.get("classes", 1000)
+    return _step(ViT(**sizes), batch, sizes, lambda model, images: F.cross_entropy(model(images), labels))
+
+
+def _step(model, batch, sizes, loss):
+    images = torch.randn(batch, 3, sizes.get("img", 224), sizes.get("img", 224))
     adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
 
     def run():
         adamw.zero_grad(set_to_none=True)
-        model(images).backward()
+        loss(model, images).backward()
         adamw.step()
 
     return run

@@ -48,7 +48,7 @@ from jaxprune.commands.pretrain.settings import tiny
 from jaxprune.commands.shared import inputs
 from jaxprune.data.sample import Sample
 from jaxprune.errors import command
-from jaxprune.evaluate import Averages, Stacked, run_over
+from jaxprune.evaluate import Averages, Forward, Stacked, run_over
 from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.evaluate.collectors.features import features
 from jaxprune.evaluate.feature_probe import Labelled, probe
@@ -256,7 +256,7 @@ def full_mask_loss(run, config) -> float:
         arguments["reconstruction"] = "full"
     parts = split(mim.create(**arguments, rngs=nnx.Rngs(0)))
     arrays = {"params": load_params(run), "fixed": parts.rest}
-    forward = reconstruction.losses(parts, inputs.preprocessing(config), arrays)
+    forward = Forward(reconstruction.losses(parts, inputs.preprocessing(config)), arrays)
     batches = inputs.eval_batches(config, inputs.source(config, "eval"))
     (found,) = run_over(batches, {"model": forward}, [Averages("model")], inputs.mesh(config))
     return found["loss"]

@@ -1,5 +1,6 @@
 """Every implementation of attention is the same attention, and blocks keep no matrix of all pairs."""
 
+import functools
 import re
 
 import chex
@@ -179,12 +180,50 @@ def test_no_matrix_of_all_pairs_lives_in_blocks():
 
 def test_the_default_follows_backend_dtype_and_length(monkeypatch):
     monkeypatch.delenv(kernels.VARIABLE, raising=False)
-    assert kernels.chosen(jnp.float32, 197, 197) == "plain" and kernels.chosen(jnp.float32, 1374, 1374) == "blocked"
-    assert kernels.chosen(jnp.float32, 1, 1374) == "plain"
+    with traced_for("cpu"):
+        assert kernels.chosen(jnp.float32, 197, 197) == "plain" and kernels.chosen(jnp.float32, 1374, 1374) == "blocked"
+        assert kernels.chosen(jnp.float32, 1, 1374) == "plain"
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert kernels.chosen(jnp.bfloat16, 1374, 1374) == "plain"
     monkeypatch.setattr(kernels, "DEFAULTS", (kernels.Default("gpu", True, 1024, "cudnn"),))
     assert kernels.chosen(jnp.bfloat16, 1374, 1374) == "cudnn" and kernels.chosen(jnp.float32, 1374, 1374) == "plain"
+
+
+def refusing_odd_lengths_in_training(lengths):
+    """As JAX's call of cuDNN: its backward pass refuses odd lengths. Notes the lengths of the keys."""
+    attention = functools.partial(jax.nn.dot_product_attention, implementation="xla")
+
+    def call(q, k, v, *, scale, implementation, key_value_seq_lengths):
+        assert implementation == "cudnn"
+        lengths.append(k.shape[1])
+        plain = lambda q, k, v: attention(q, k, v, scale=scale, key_value_seq_lengths=key_value_seq_lengths)
+
+        def forward(q, k, v):
+            if q.shape[1] % 2 or k.shape[1] % 2:
+                raise NotImplementedError(f"Unsupported sequence length Q {q.shape[1]}, KV {k.shape[1]}.")
+            return jax.vjp(plain, q, k, v)
+
+        trained = jax.custom_vjp(plain)
+        trained.defvjp(forward, lambda pullback, gradient: pullback(gradient))
+        return trained(q, k, v)
+
+    return call
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("queries", "keys"), [(7, 7), (8, 8), (1, 8), (7, 10)])
+def test_cudnn_learns_at_odd_lengths(queries, keys, biased, monkeypatch):
+    q, k, v = heads(keys)
+    q, bias = q[:, :, :queries], sizes_of(keys)[0] if biased else None
+    expected, gradients = value_and_gradients("plain", lambda q, k, v: attend(q, k, v, bias), q, k, v)
+    lengths = []
+    monkeypatch.setattr(jax.nn, "dot_product_attention", refusing_odd_lengths_in_training(lengths))
+    np.testing.assert_allclose(kernels.cudnn(q, k, v, bias), expected, atol=2e-6)
+    assert lengths == [keys], "without a gradient nothing is padded"
+    out, found = value_and_gradients(None, lambda q, k, v: kernels.cudnn(q, k, v, bias), q, k, v)
+    np.testing.assert_allclose(out, expected, atol=2e-6)
+    chex.assert_trees_all_close(found, gradients, atol=3e-5)
+    assert lengths[-1] == (keys + keys % 2 if queries % 2 or keys % 2 else keys)
 
 
 def test_the_switch_is_a_context_or_a_variable(monkeypatch):
@@ -212,7 +251,7 @@ def test_a_compiled_function_follows_the_switch():
 
 def test_a_kernel_of_another_device_gives_way_to_blocks_and_says_why(caplog):
     kernels._warn.cache_clear()
-    with kernels.implementation("cudnn"):
+    with kernels.implementation("cudnn"), traced_for("cpu"):
         first, again = (attend(*heads()) for _ in range(2))
     with kernels.implementation("blocked"):
         np.testing.assert_array_equal(first, attend(*heads()))

@@ -62,10 +62,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     def logits(arrays, batch):
         return probe.logits(arrays["head"], features(arrays["backbone"], batch["image"]), arrays["running"])
 
+    call = held_out.single_label(logits)
+
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
         arrays = {"backbone": backbone.params, "running": state.extra[BATCH_STATS], "head": state.params}
-        call, batches = held_out.single_label(logits), training.held_out_batches()
-        writer.metrics(step, "eval", held_out.measure(call, arrays, batches, training.mesh))
+        metrics = held_out.measure(call, arrays, training.held_out_batches(), training.mesh)
+        writer.metrics(step, "eval", metrics)
 
     classifier = probe.classifier(jax.random.key(config.seed), model.embed_dim, num_classes)
     result = training.fit(

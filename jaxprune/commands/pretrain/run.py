@@ -20,7 +20,7 @@ from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
-from jaxprune.evaluate import Averages, run_over
+from jaxprune.evaluate import Averages, Forward, run_over
 from jaxprune.evaluate.collectors import reconstruction
 from jaxprune.mim.parts.base import STORED
 from jaxprune.mim.parts.host_masks import HostMasks
@@ -52,9 +52,10 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         reconstruction.one_per_class(inputs.eval_batches(config, sample), PICTURES),
     )
 
+    losses = reconstruction.losses(parts, preprocessing)
+
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
-        arrays = {"params": state.params, "fixed": fixed}
-        forwards = {"loss": reconstruction.losses(parts, preprocessing, arrays)}
+        forwards = {"loss": Forward(losses, {"params": state.params, "fixed": fixed})}
         batches = training.held_out_batches()
         (averages,) = run_over(batches, forwards, [Averages("loss")], training.mesh, desc="held-out")
         writer.metrics(step, "eval", reconstruction.with_ratio(averages))

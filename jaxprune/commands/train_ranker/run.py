@@ -19,7 +19,7 @@ from jaxprune.commands.train_ranker.settings import PRETRAIN, label_model, label
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
 from jaxprune.errors import UserError
-from jaxprune.evaluate import Averages, run_over
+from jaxprune.evaluate import Averages, Forward, run_over
 from jaxprune.evaluate.collectors.ranking import quality
 from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split
@@ -52,10 +52,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     running = parts.rest if isinstance(ranker, ConvRanker) else {}
     options = {**label_options(config), "shards": training.mesh.size}
 
+    judged = quality(parts, labels_from, preprocessing, loss, sparse=config.sparse, **options)
+
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
         arrays = {"ranker": state.params, "running": state.extra.get(BATCH_STATS, {}), "label_model": frozen}
-        how = {"sparse": config.sparse, **options}
-        forwards = {"ranker": quality(parts, labels_from, preprocessing, loss, arrays, **how)}
+        forwards = {"ranker": Forward(judged, arrays)}
         batches = training.held_out_batches()
         (averages,) = run_over(batches, forwards, [Averages("ranker")], training.mesh, desc="held-out")
         writer.metrics(step, "eval", averages)

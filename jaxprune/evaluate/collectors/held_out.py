@@ -1,6 +1,6 @@
 """Held-out metrics of training: loss and accuracy, or mean average precision for images with several labels."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,12 +9,10 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from jaxprune.evaluate import Averages, Batch, Collector, Forward, run_over
+from jaxprune.evaluate import Averages, Batch, Call, Collector, Forward, run_over
 from jaxprune.metrics import mean_average_precision
 from jaxprune.nn.images import normalize
 from jaxprune.nn.params import Split, merge
-
-Call = Callable[[Any, Mapping[str, jax.Array]], Any]
 
 
 def logits(parts: Split, mean: Sequence[float], std: Sequence[float]) -> Call:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxprune import metrics, scoring
-from jaxprune.evaluate import Forward
+from jaxprune.evaluate import Call
 from jaxprune.evaluate.collectors.reconstruction import held_out_key
 from jaxprune.nn.images import normalize
 from jaxprune.nn.params import Split, merge
@@ -24,14 +24,15 @@ def quality(
     label_model: Split,
     preprocessing: Preprocessing,
     loss: Callable[[jax.Array, jax.Array], jax.Array],
-    arrays: Mapping[str, Any],
     *,
     sparse: bool,
     **labels: Any,
-) -> Forward:
-    """Returns the forward function of a ranker's `loss`, `tau` and, if batches have masks, `recall`, for each image.
+) -> Call:
+    """Returns the function of a ranker's `loss`, `tau` and, if batches have masks, `recall`, for each image.
 
     Beside `recall` is that of each of `BASELINES`, as `recall_centre` and so on.
+
+    Its arrays are {"ranker": parameters, "running": statistics, "label_model": all arrays of the autoencoder}.
 
     `tau` is over the visible patches as in training, `tau_whole_image` over the same patches with the ranker on the
     whole image.
@@ -40,7 +41,6 @@ def quality(
       ranker, label_model: the split models, without their arrays.
       preprocessing: of the images of both.
       loss: (scores, relevance) -> one value for each image.
-      arrays: {"ranker": parameters, "running": statistics, "label_model": all arrays of the autoencoder}.
       sparse: whether the ranker is trained on the visible patches only.
       labels: arguments of `pseudo_labels`; the labels here are exact even if training uses approximate ones.
     """
@@ -67,7 +67,7 @@ def quality(
                 results[f"recall_{name}"] = recall(scoring.create(name, grid=network.grid)(images))
         return results
 
-    return Forward(call, arrays)
+    return call
 
 
 def object_recall(scores: jax.Array, mask: jax.Array, patch_size: tuple[int, int]) -> tuple[jax.Array, jax.Array]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprune.evaluate import Forward
+from jaxprune.evaluate import Call
 from jaxprune.nn.images import normalize
 from jaxprune.nn.params import Split, jitted, merge
 from jaxprune.preprocessing import Preprocessing
@@ -24,13 +24,14 @@ def held_out_key(index: Any = None) -> jax.Array:
     return key if index is None else jax.random.fold_in(key, index)
 
 
-def losses(parts: Split, preprocessing: Preprocessing, arrays: Mapping[str, Any]) -> Forward:
-    """Returns the forward function of each image's loss and, if the target has one, the mean-colour baseline.
+def losses(parts: Split, preprocessing: Preprocessing) -> Call:
+    """Returns the function of each image's loss and, if the target has one, the mean-colour baseline.
+
+    Its arrays are {"params": the framework's parameters, "fixed": its other arrays}.
 
     Args:
       parts: the framework.
       preprocessing: of its images.
-      arrays: {"params": its parameters, "fixed": its other arrays}.
     """
 
     def call(arrays: Mapping[str, Any], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -44,7 +45,7 @@ def losses(parts: Split, preprocessing: Preprocessing, arrays: Mapping[str, Any]
         images = normalize(batch["image"], preprocessing.mean, preprocessing.std)
         return jax.vmap(one)(images, batch["index"])
 
-    return Forward(call, arrays)
+    return call
 
 
 def with_ratio(averages: Mapping[str, float]) -> dict[str, float]:
