@@ -11,7 +11,7 @@ from jaxprune import data
 from jaxprune.data.augment_objects import detector_input
 from jaxprune.data.joint.detection import TestObjects
 from jaxprune.data.objects.truth import Truth
-from jaxprune.evaluate import Batch, Forward, run_over
+from jaxprune.evaluate import Batch, Call, Forward, run_over
 from jaxprune.evaluate.collectors.detections import DetectionCollector
 from jaxprune.measures.average_precision import AveragePrecision, average_precision
 from jaxprune.measures.detection_matches import ClassMatches, matches
@@ -98,6 +98,7 @@ def measure(
     masks: bool = True,
     intervals: bool = True,
     pictures: int = 0,
+    calls: dict[Any, Call] | None = None,
     num_threads: int | None = None,
     process_index: int = 0,
     process_count: int = 1,
@@ -115,14 +116,19 @@ def measure(
       masks: whether the networks have masks.
       intervals: whether to match detections image by image too, for intervals over images.
       pictures: number of images to keep, evenly spread.
+      calls: forward functions of earlier calls of the same networks, which are not compiled again; it is added to.
       num_threads, process_index, process_count: see `data.eval_batches`.
     """
+    calls = {} if calls is None else calls
     by_size: dict[tuple[int, int], list[str]] = {}
     for name in networks:
         by_size.setdefault((sizes or {}).get(name, record.img_size), []).append(name)
     count = min(pictures, len(source))
     places = frozenset(i * len(source) // max(count, 1) for i in range(count))
-    forwards = {name: Forward(predictor(parts, record), arrays) for name, (parts, arrays) in networks.items()}
+    forwards = {
+        name: Forward(calls.setdefault(name, predictor(parts, record)), arrays)
+        for name, (parts, arrays) in networks.items()
+    }
     collected: dict[str, _OfNetwork] = {}
     for size, names in by_size.items():
         batches = data.eval_batches(

@@ -17,6 +17,7 @@ from jaxprune.commands.shared.training import Length, Training, begin, interrupt
 from jaxprune.config import Config
 from jaxprune.data.augment_objects import detector_input
 from jaxprune.data.objects.truth import Truth
+from jaxprune.evaluate import Call
 from jaxprune.evaluate.contestants import gflops
 from jaxprune.evaluate.detection import DetectionOutcome, measure
 from jaxprune.measures.average_precision import library
@@ -42,9 +43,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     parts, params, frozen = dense_networks.learner(config, network, workdir, training.train.class_names)
     truth = Truth.of(training.held_out)
 
+    calls: dict[Any, Call] = {}
+
     def outcome(state: TrainState, last: bool) -> DetectionOutcome:
         arrays = {"model": (parts, {**frozen, **state.params})}
-        return measured(config, arrays, training.held_out, truth, training.mesh, last)["model"]
+        return measured(config, arrays, training.held_out, truth, training.mesh, last, calls=calls)["model"]
 
     newest: dict[int, DetectionOutcome] = {}  # by its step; the test at the end need not be repeated
 
@@ -126,6 +129,7 @@ def measured(
     mesh: Any,
     last: bool = True,
     sizes: dict[str, tuple[int, int]] | None = None,
+    calls: dict[Any, Call] | None = None,
 ) -> dict[str, DetectionOutcome]:
     """Returns what detectors find in a source, by name; see `evaluate.detection`.
 
@@ -136,6 +140,7 @@ def measured(
       mesh: devices that share a batch.
       last: whether intervals and pictures are wanted.
       sizes: {name: (height, width)} of networks that read smaller images.
+      calls: see `evaluate.detection.measure`.
     """
     return measure(
         arrays,
@@ -148,6 +153,7 @@ def measured(
         masks=config.data.masks != "none",
         intervals=last,
         pictures=config.pictures if last else 0,
+        calls=calls,
         num_threads=config.data.num_threads,
         process_index=jax.process_index(),
         process_count=jax.process_count(),

@@ -22,6 +22,7 @@ from jaxprune.commands.shared.training import Length, Training, begin, interrupt
 from jaxprune.config import Config
 from jaxprune.data.augment_maps import augment_maps
 from jaxprune.dense.dtop import DToP
+from jaxprune.evaluate import Call
 from jaxprune.evaluate.collectors.segmentation import Outcome
 from jaxprune.evaluate.contestants import gflops, random_images
 from jaxprune.evaluate.segmentation import exits
@@ -46,9 +47,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     parts, params, frozen = dense_networks.learner(config, network, workdir, training.train.class_names)
     running = _statistics(network, frozen=config.frozen)
 
+    calls: dict[Any, Call] = {}
+
     def outcome(state: TrainState, pictures: int = 0) -> Outcome:
-        arrays = {**frozen, **state.params, **state.extra.get(BATCH_STATS, {})}
-        return measured(config, {"model": (parts, arrays)}, training.held_out, training.mesh, pictures)["model"]
+        arrays = {"model": (parts, {**frozen, **state.params, **state.extra.get(BATCH_STATS, {})})}
+        return measured(config, arrays, training.held_out, training.mesh, pictures, calls=calls)["model"]
 
     last: dict[str, Outcome] = {}
 
@@ -142,7 +145,13 @@ def _reported(network: Any, shares: Any, running: dict[str, jax.Array]) -> dict[
 
 
 def measured(
-    config: Config, contestants: dict, source: Any, mesh: Any, pictures: int, sizes: dict[str, Any] | None = None
+    config: Config,
+    contestants: dict,
+    source: Any,
+    mesh: Any,
+    pictures: int,
+    sizes: dict[str, Any] | None = None,
+    calls: dict[Any, Call] | None = None,
 ) -> dict[str, Outcome]:
     """Returns what networks make of a source, by name; see `evaluate.segmentation.measure`."""
     record = preprocessing(config)
@@ -155,6 +164,7 @@ def measured(
         batch_size=config.test.batch_size or config.batch_size,
         sizes=sizes,
         pictures=pictures,
+        calls=calls,
         num_threads=config.data.num_threads,
         process_index=jax.process_index(),
         process_count=jax.process_count(),

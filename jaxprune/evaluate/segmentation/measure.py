@@ -14,7 +14,7 @@ from jaxprune.data.sample import Picked
 from jaxprune.data.source import Source
 from jaxprune.dense.dtop import DToP
 from jaxprune.dense.parts import canvas
-from jaxprune.evaluate import Batch, Forward, run_over
+from jaxprune.evaluate import Batch, Call, Forward, run_over
 from jaxprune.evaluate.collectors.segmentation import Outcome, Segmentations
 from jaxprune.evaluate.segmentation.at_test import TestTime, groups, shapes_of
 from jaxprune.nn.params import Split, merge
@@ -106,6 +106,7 @@ def measure(
     batch_size: int,
     sizes: Mapping[str, Shape] | None = None,
     pictures: int = 0,
+    calls: dict[Any, Call] | None = None,
     num_threads: int | None = None,
     process_index: int = 0,
     process_count: int = 1,
@@ -121,8 +122,10 @@ def measure(
       sizes: {name: height and width} of networks that read other images than `time.size`, resized from the same ones;
         labels are counted at their own size in any case.
       pictures: number of images with the lowest IoU to keep, of the first network.
+      calls: forward functions of earlier calls of the same networks, which are not compiled again; it is added to.
       num_threads, process_index, process_count: see `data.eval_batches`.
     """
+    calls = {} if calls is None else calls
     collector = Segmentations(tuple(networks), source.num_classes, pictures)
     time_of = {name: time.at(size) for name, size in (sizes or {}).items()}
     times = list(dict.fromkeys([time, *time_of.values()]))
@@ -133,7 +136,8 @@ def measure(
         for name, (parts, arrays) in networks.items():
             test = time_of.get(name, time)
             first = times.index(test) * len(test.scales)
-            forwards[name] = Forward(predictor(parts, test, way, record, source.num_classes, first), arrays)
+            call = predictor(parts, test, way, record, source.num_classes, first)
+            forwards[name] = Forward(calls.setdefault((name, test, way, first), call), arrays)
         collector.places = places
         run_over(batches, forwards, [collector], mesh, desc="segment")
     return collector.result()
