@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxprune.measures.intervals import mean_share
+from jaxprune.train.progress import progress
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.pareto_testing import p_value
 
@@ -62,6 +63,8 @@ def search(
     by_name: dict[str, Candidate] = {}
 
     def evaluated(candidate: Candidate) -> np.ndarray:
+        if candidate.name not in by_name:
+            bar.update(1)
         by_name[candidate.name] = candidate
         return losses(candidate, 0)
 
@@ -73,23 +76,24 @@ def search(
     def middle(plans: Sequence[Candidate]) -> Candidate:
         return min(plans, key=lambda plan: abs(cost(plan) - MIDDLE * dense))
 
-    risks = {}
-    for method, plans in pools.items():
-        plan = middle(plans)
-        risks[method] = (evaluated(plan).mean(), cost(plan))
-    ranked = sorted(risks, key=lambda method: risks[method])
-    mixed = [pool(pair) for pair in (tuple(ranked[:2]), tuple(ranked[1::-1])) if len(set(pair)) == 2]
-    groups = [pools[method] for method in ranked[:METHODS]]
-    # The most promising come first, because the number is limited.
-    for group in [*groups[:2], *mixed, *groups[2:]]:
-        for family in dict.fromkeys(candidate.family for candidate in group):
-            plans = sorted((c for c in group if c.family == family), key=cost, reverse=True)
-            if alpha == 1:
-                until(hopeless, plans[:2])  # under a bound on cost alone, the most expensive plans are the safest
-            else:
-                start = plans.index(middle(plans))
-                until(hopeless, plans[start:])
-                until(safe, plans[start::-1])
+    with progress("plans, at most", limit, show=bool(pools), unit="plans") as bar:
+        risks = {}
+        for method, plans in pools.items():
+            plan = middle(plans)
+            risks[method] = (evaluated(plan).mean(), cost(plan))
+        ranked = sorted(risks, key=lambda method: risks[method])
+        mixed = [pool(pair) for pair in (tuple(ranked[:2]), tuple(ranked[1::-1])) if len(set(pair)) == 2]
+        groups = [pools[method] for method in ranked[:METHODS]]
+        # The most promising come first, because the number is limited.
+        for group in [*groups[:2], *mixed, *groups[2:]]:
+            for family in dict.fromkeys(candidate.family for candidate in group):
+                plans = sorted((c for c in group if c.family == family), key=cost, reverse=True)
+                if alpha == 1:
+                    until(hopeless, plans[:2])  # under a bound on cost alone, the most expensive plans are the safest
+                else:
+                    start = plans.index(middle(plans))
+                    until(hopeless, plans[start:])
+                    until(safe, plans[start::-1])
     return _narrowed(list(by_name.values()), losses, cost, alpha)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxprune.errors import UserError
+from jaxprune.train import progress
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cost_table import Cost
 from jaxprune.tune.pareto_testing import front
@@ -60,6 +61,15 @@ def test_the_best_plan_is_that_of_the_exhaustive_search(losses):
 def test_no_more_plans_are_looked_at_than_the_limit(losses):
     search(tuple(METHODS), pool, losses, 1.0, COST, alpha=0.1, limit=8)
     assert len({name for name, _ in losses.counted}) <= 8
+
+
+def test_what_is_left_is_said_while_plans_are_tried(losses, monkeypatch, caplog):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    with caplog.at_level("INFO", logger="jaxprune"):
+        search(tuple(METHODS), pool, losses, 1.0, COST, alpha=0.1, limit=8)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 8
+    assert lines[0].startswith("plans, at most: step 1 of 8") and lines[-1].startswith("plans, at most: step 8 of 8")
 
 
 def test_a_family_ends_at_the_first_plan_that_is_hopeless(losses):
