@@ -7,7 +7,7 @@ python scripts/benchmarks/attention.py --other cudnn blocked --dtype bfloat16 --
 
 All are timed in every round, in turns, and medians are compared: on a busy machine only ratios are meaningful. By
 default the heads are those of a ViT-S. --batch is one for all lengths, or one for each. The error of the first image is
-that of the results (the gradients of the squared sum of the results) from the plain form in float32, relative to its
+that of the results (or of the gradients of the sum of their squares) from the plain form in float32, relative to its
 norm. Prints a table and writes a CSV.
 
 With --compile-for nothing runs: every implementation that a TPU has is compiled for one that is described, and the
