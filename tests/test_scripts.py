@@ -72,8 +72,10 @@ def test_benchmarks_name_the_device(script, tmp_path):
     printed = run(script, tmp_path, *BENCHMARKS[script])
     found = rows(tmp_path / f"{script.replace('s/', '_')}.csv")
     assert found[0]["device"] in printed and all(row["jax"] for row in found)
-    names = {row["method"] for row in found} if script == "benchmarks/reduction" else set()
-    assert not names or {"dense", "topk, 0.5", "topk, 0.7", "tome:r=2", "img_size=48"} <= names
+    if script == "benchmarks/reduction":
+        sizes = {row["method"]: row["image size"] for row in found if row["batch"] == "1"}
+        assert {"dense", "topk, 0.5", "topk, 0.7", "tome:r=2", "img_size=48"} <= set(sizes)
+        assert sizes["img_size=48"] == "48" and sizes["dense"] == "80"
 
 
 def test_the_campaign_of_attacks_ends_without_harm(tmp_path):

@@ -17,7 +17,8 @@ if __name__ == "__main__":
     host_memory.use_huge_pages()  # as `python -m jaxprune.main`; restarts this program, hence before the slow imports
 
 import argparse
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -27,50 +28,51 @@ from flax import nnx
 from jaxprune import models, reduction
 from jaxprune.bench.costs import promise
 from jaxprune.bench.publish import publish
-from jaxprune.bench.timing import interleaved_medians
+from jaxprune.bench.timing import interleaved, speed_up
 from jaxprune.errors import command
 from jaxprune.evaluate.contestants import Runner, contestants, on_smaller_images, random_images
 from jaxprune.reduction import DENSE
 from jaxprune.report.table import Table
 
 
-def named(method: str, rate: float, args: argparse.Namespace) -> str:
-    """Returns the name of a method at a keep rate in the table."""
-    return method if len(args.keep_rate) == 1 else f"{method}, {rate:g}"
+def named(method: str, rate: float, rates: Collection[float]) -> str:
+    """Returns the name of a method at a keep rate in the table: with one rate that of the method is enough."""
+    return method if len(rates) == 1 else f"{method}, {rate:g}"
 
 
 def measured(args: argparse.Namespace, model: Any, batch: int) -> list[dict[str, Any]]:
     """Returns the rows of a network with images of one size, in batches of one size."""
     plans: dict[str, reduction.Plan] = {}
     for text in args.methods:
-        for rate in args.keep_rate:
-            own = "r=" in text or "keep_rate=" in text or "num_keep=" in text
-            plans[text if own else named(text, rate, args)] = reduction.Plan.from_text(text, keep_rate=rate)
+        # A plan that says how much it removes is the same at every rate.
+        rates = {reduction.Plan.from_text(text, keep_rate=rate): rate for rate in args.keep_rate}
+        plans |= {named(text, rate, rates.values()): plan for plan, rate in rates.items()}
     made = contestants(model, plans)
     if args.smaller:
         made |= on_smaller_images(made)
     turns: dict[str, Callable[[], object]] = {
         name: Runner(each.model, random_images(each.model, batch)) for name, each in made.items()
     }
-    side, patches = model.patch_embed.img_size[0], model.num_patches
     if args.torch:
         import torch_baseline
 
-        sizes = {**torch_baseline.sizes(args.model), "img": side}
+        sizes = {**torch_baseline.sizes(args.model), "img": model.patch_embed.img_size[0]}
         for method, rate in [("", 1.0), *((m, rate) for m in ("topk", "tome") for rate in args.keep_rate)]:
-            keep = reduction.Plan("topk", keep_rate=rate).counts(patches) if method else ()
-            name = named(method, rate, args) if method else DENSE
+            keep = reduction.Plan("topk", keep_rate=rate).counts(model.num_patches) if method else ()
+            name = named(method, rate, args.keep_rate) if method else DENSE
             turns[f"{name}, PyTorch"] = torch_baseline.on_device(
                 lambda m=method, k=keep: torch_baseline.inference(batch, m, k, args.dtype, **sizes)
             )
-    seconds = interleaved_medians(turns, args.rounds)
+    timed = interleaved(turns, args.rounds)
+    seconds = {name: statistics.median(turn.wall for turn in of_name) for name, of_name in timed.items()}
     gflops = {name: contestant.gflops() for name, contestant in made.items()}
     rows = []
     for name in made:
         theirs = seconds.get(f"{name}, PyTorch")
-        shape = {"image size": side, "patches": patches, "batch": batch}
+        network = made[name].model
+        shape = {"image size": network.patch_embed.img_size[0], "patches": network.num_patches, "batch": batch}
         row = {"method": name, **shape, "GFLOPs": gflops[name], "milliseconds": 1000 * seconds[name]}
-        (kept,) = Table([promise(name, seconds, gflops)]).flat()
+        (kept,) = Table([promise(name, seconds, gflops, speed_up(timed[DENSE], timed[name]))]).flat()
         word = kept.pop("verdict")
         rows.append({**row, **kept, "x PyTorch": theirs / seconds[name] if theirs else "", "verdict": word})
     return rows
