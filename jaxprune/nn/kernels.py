@@ -183,10 +183,10 @@ def cudnn(q: Array, k: Array, v: Array, bias: Array | None) -> Array:
     q, k = with_key_columns(q, k, bias)
     v = _widened(v, q.shape[-1] - width)
     odd = q.shape[2] % 2 or k.shape[2] % 2
-    return (_differently_if_trained if odd else _fused)(q, k, v, scale)[..., :width]
+    return (_odd_cudnn_attention if odd else _cudnn_attention)(q, k, v, scale)[..., :width]
 
 
-def _fused(q: Array, k: Array, v: Array, scale: float, length: int | None = None) -> Array:
+def _cudnn_attention(q: Array, k: Array, v: Array, scale: float, length: int | None = None) -> Array:
     """Calls cuDNN; keys from `length` on are masked."""
     swap = lambda t: jnp.swapaxes(t, 1, 2)  # b h n d <-> b n h d, the order of jax.nn
     lengths = None if length is None else jnp.full(len(q), length, jnp.int32)
@@ -194,27 +194,28 @@ def _fused(q: Array, k: Array, v: Array, scale: float, length: int | None = None
     return swap(jax.nn.dot_product_attention(swap(q), swap(k), swap(v), **options))
 
 
-def _evenly(q: Array, k: Array, v: Array, scale: float) -> Array:
+def _padded_cudnn_attention(q: Array, k: Array, v: Array, scale: float) -> Array:
+    """Pads odd lengths by one row; the key of it is masked."""
     even = lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, x.shape[2] % 2), (0, 0)))
-    return _fused(even(q), even(k), even(v), scale, k.shape[2])[:, :, : q.shape[2]]
+    return _cudnn_attention(even(q), even(k), even(v), scale, k.shape[2])[:, :, : q.shape[2]]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _differently_if_trained(q: Array, k: Array, v: Array, scale: float) -> Array:
-    """JAX does not differentiate cuDNN's attention at odd lengths, such as 197: those are padded, with a masked key."""
-    return _fused(q, k, v, scale)
+def _odd_cudnn_attention(q: Array, k: Array, v: Array, scale: float) -> Array:
+    """Attention at odd lengths, such as 197, which JAX does not differentiate by cuDNN: in training they are padded."""
+    return _cudnn_attention(q, k, v, scale)
 
 
-def _forward(q: Array, k: Array, v: Array, scale: float) -> tuple[Array, Any]:
-    return jax.vjp(lambda q, k, v: _evenly(q, k, v, scale), q, k, v)
+def _odd_forward(q: Array, k: Array, v: Array, scale: float) -> tuple[Array, Any]:
+    return jax.vjp(lambda q, k, v: _padded_cudnn_attention(q, k, v, scale), q, k, v)
 
 
-def _backward(scale: float, pullback: Any, gradient: Array) -> tuple[Array, Array, Array]:
+def _odd_backward(scale: float, pullback: Any, gradient: Array) -> tuple[Array, Array, Array]:
     del scale
     return pullback(gradient)
 
 
-_differently_if_trained.defvjp(_forward, _backward)
+_odd_cudnn_attention.defvjp(_odd_forward, _odd_backward)
 
 
 def pallas(q: Array, k: Array, v: Array, bias: Array | None) -> Array:

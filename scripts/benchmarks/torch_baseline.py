@@ -164,8 +164,8 @@ def sizes(name):
 def inference(batch, method="", num_keep=(), dtype=None, **sizes):
     """Returns a function that runs one forward pass of a classifier, dense or under a method, all of it in `dtype`."""
     model = ReducedViT(method, num_keep, **sizes) if method else ViT(**sizes)
-    half = getattr(torch, str(dtype or "float32"))
-    model, images = model.eval().to(half), torch.randn(batch, 3, sizes.get("img", 224), sizes.get("img", 224)).to(half)
+    side, precision = sizes.get("img", 224), getattr(torch, str(dtype or "float32"))
+    model, images = model.eval().to(precision), torch.randn(batch, 3, side, side).to(precision)
 
     @torch.inference_mode()
     def run():

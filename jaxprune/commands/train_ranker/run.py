@@ -52,11 +52,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     running = parts.rest if isinstance(ranker, ConvRanker) else {}
     options = {**label_options(config), "shards": training.mesh.size}
 
-    judged = quality(parts, labels_from, preprocessing, loss, sparse=config.sparse, **options)
+    call = quality(parts, labels_from, preprocessing, loss, sparse=config.sparse, **options)
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
         arrays = {"ranker": state.params, "running": state.extra.get(BATCH_STATS, {}), "label_model": frozen}
-        forwards = {"ranker": Forward(judged, arrays)}
+        forwards = {"ranker": Forward(call, arrays)}
         batches = training.held_out_batches()
         (averages,) = run_over(batches, forwards, [Averages("ranker")], training.mesh, desc="held-out")
         writer.metrics(step, "eval", averages)
