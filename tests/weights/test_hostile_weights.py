@@ -283,8 +283,9 @@ def test_a_tensor_with_an_endless_name_is_shortened_in_every_message(tmp_path):
     network = models.create("vit", img_size=8, patch_size=4, embed_dim=8, depth=1, num_heads=1, rngs=nnx.Rngs(0))
     arrays = {name: np.asarray(array) for name, array in to_published(network).items()}
     endless = {"x" * 60_000: ONE["0"]}
-    for tensors in (endless, {**arrays, **endless}, {**arrays, "y" * 60_000: np.ones(1, np.complex64)}):
-        save_file(tensors, tmp_path / "weights.safetensors")
+    complex_numbers = {"y" * 60_000: np.ones(1, np.complex64)}
+    for tensors in (endless, {**arrays, **endless}, {**arrays, **complex_numbers}):
+        np.savez(tmp_path / "weights.npz", **tensors)  # safetensors writes complex numbers since 0.7 only
         with pytest.raises(UserError) as error:
-            load_pretrained(network, tmp_path / "weights.safetensors")
+            load_pretrained(network, tmp_path / "weights.npz")
         assert len(str(error.value)) < 1500
