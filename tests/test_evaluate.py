@@ -1,13 +1,17 @@
 """One pass, many collectors."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from jaxprune import parallel
+from jaxprune import evaluate, models, parallel, reduction
 from jaxprune.errors import UserError
 from jaxprune.evaluate import Averages, Forward, Stacked, run_over
+from jaxprune.evaluate.contestants import contestants
+from jaxprune.evaluate.forwards import under_plan
 
 
 def batches():
@@ -79,3 +83,43 @@ def test_programs_of_their_own_are_not_compiled_into_one():
     ((outputs, _),) = run_over(batches(), {"own": Forward(call, {}, compiled=False)}, [Stacked("own")], mesh)
     assert not any(issubclass(kind, jax.core.Tracer) for kind in seen) and len(seen) == 2
     np.testing.assert_array_equal(outputs["value"], np.arange(7))
+
+
+def test_plans_of_one_network_are_one_program_which_is_compiled_once():
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 3, "num_heads": 2, "num_classes": 5}
+    model, other = (models.create("vit", **sizes, rngs=nnx.Rngs(seed)) for seed in range(2))
+    plans = {name: reduction.Plan(name, keep_rate=0.5, reduction_loc=(1,)) for name in ("topk", "tome", "random")}
+    networks = {**contestants(model, plans), "other": contestants(other, {})["dense"]}
+    traced = []
+
+    def counted(name, call):
+        return lambda arrays, batch: traced.append(name) or call(arrays, batch)
+
+    forwards = {name: under_plan(contestant) for name, contestant in networks.items()}
+    forwards = {name: own._replace(call=counted(name, own.call)) for name, own in forwards.items()}
+    mesh = parallel.make_mesh({"data": 1}, jax.devices()[:1])
+    images = np.random.default_rng(0).integers(0, 255, (2, 4, 16, 16, 3), np.uint8)
+    over = lambda names: run_over(
+        [{"image": batch} for batch in images],
+        {name: forwards[name] for name in names},
+        [Stacked(name) for name in names],
+        mesh,
+        show_progress=False,
+    )
+    together = [over(networks), over(networks)]
+    assert sorted(traced) == sorted(networks)
+    for number, name in enumerate(networks):
+        ((alone, _),) = over([name])
+        for outputs, _ in (results[number] for results in together):
+            chex.assert_trees_all_close(outputs, alone, rtol=1e-5, atol=1e-6)
+
+
+def test_what_functions_of_the_same_weights_share_is_computed_once():
+    weights = jnp.ones((4, 4))
+    ends = {"largest": jnp.max, "smallest": jnp.min, "mean": jnp.mean}
+    forwards = {name: Forward(lambda w, batch, end=end: end(batch["x"] @ w, 1), weights) for name, end in ends.items()}
+    forwards |= {"apart": Forward(lambda w, batch: batch["x"] @ w, jnp.ones((4, 4)))}
+    together, apart = evaluate.sharing_weights(forwards)
+    assert set(together) == set(ends) and set(apart) == {"apart"}
+    program = jax.jit(evaluate.program(together)).lower({"x": jnp.ones((2, 4))}).compile()
+    assert program.as_text().count(" dot(") == 1

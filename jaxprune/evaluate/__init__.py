@@ -61,10 +61,13 @@ def run_over(
 ) -> tuple[Any, ...]:
     """Runs every forward function over all batches and returns the collectors' results.
 
+    Functions of the same weights are one program, which computes what they share once: under plans of one network, the
+    blocks before their first steps.
+
     Args:
       batches: host batches of any size. Two columns are added where missing: `valid` (b,), False on padding rows, all
         True by default; and `number` (b,), which seeds the randomness of a batch, by default its index in the pass.
-      forwards: {name: forward function}; each is compiled separately.
+      forwards: {name: forward function}.
       collectors: receive (batch, {name: outputs}) without the padding rows.
       mesh: the devices to run on.
       desc: the progress bar's label.
@@ -74,9 +77,9 @@ def run_over(
       UserError: there are no images.
     """
     collectors = tuple(collectors)
-    programs = {name: jax.jit(f.call) if f.compiled else f.call for name, f in forwards.items()}
     place = _Placement(mesh)
-    arrays = {name: place(forward.arrays) for name, forward in forwards.items()}
+    placed_forwards = {name: forward._replace(arrays=place(forward.arrays)) for name, forward in forwards.items()}
+    programs = [program(group) for group in sharing_weights(placed_forwards)]
     total, waiting = 0, None
 
     def collect(batch: Batch, outputs: Mapping[str, Any]) -> int:
@@ -98,7 +101,8 @@ def run_over(
             batch = {"valid": np.ones(count, bool), "number": np.full(count, number, np.int32), **batch}
             batch = parallel.pad_batch(mesh, batch)
             placed = parallel.place_batch(mesh, batch)
-            outputs = {name: program(arrays[name], placed) for name, program in programs.items()}
+            outputs = {name: output for run in programs for name, output in run(placed).items()}
+            outputs = {name: outputs[name] for name in forwards}
             # One batch late: the devices compute this batch while the host collects the previous one.
             if waiting is not None:
                 total += collect(*waiting)
@@ -131,6 +135,57 @@ class _Placement:
             # Keeps a reference to the original, so that its id is not reused.
             self._copies[id(leaf)] = (leaf, parallel.replicate(self._mesh, leaf))
         return self._copies[id(leaf)][1]
+
+
+_MOST_IN_PROGRAM = 8  # forward functions: longer programs take long to compile and hold more outputs at a time
+
+
+def sharing_weights(forwards: Mapping[str, Forward]) -> list[dict[str, Forward]]:
+    """Divides forward functions into groups of one program each: those that have weights in common."""
+    groups: list[tuple[set[int], dict[str, Forward]]] = []
+    for name, forward in forwards.items():
+        weights = {id(leaf) for leaf in jax.tree.leaves(forward.arrays)}
+        for of_group, group in groups:
+            if forward.compiled and weights & of_group and len(group) < _MOST_IN_PROGRAM:
+                group[name] = forward
+                of_group |= weights
+                break
+        else:
+            groups.append((weights if forward.compiled else set(), {name: forward}))
+    return [group for _, group in groups]
+
+
+def program(group: Mapping[str, Forward]) -> Callable[[Mapping[str, jax.Array]], dict[str, Any]]:
+    """Returns the function of a batch that computes a group of forward functions, {name: outputs}."""
+    if len(group) == 1:
+        ((name, forward),) = group.items()
+        call = jax.jit(forward.call) if forward.compiled else forward.call
+        return lambda batch: {name: call(forward.arrays, batch)}
+    leaves, structure = jax.tree.flatten([forward.arrays for forward in group.values()])
+    distinct = {id(leaf): leaf for leaf in leaves}
+    places = {key: place for place, key in enumerate(distinct)}
+    joint = _joint(tuple(f.call for f in group.values()), structure, tuple(places[id(leaf)] for leaf in leaves))
+    weights = list(distinct.values())
+    return lambda batch: dict(zip(group, joint(weights, batch), strict=True))
+
+
+def _joint(calls: tuple[Call, ...], structure: Any, order: tuple[int, ...]) -> Callable[..., list[Any]]:
+    """Returns the compiled function (weights, batch) -> outputs of several calls; the same one in every pass.
+
+    It is kept with the first call, so that both go together.
+
+    Args:
+      calls: the functions.
+      structure: of the list of their arrays.
+      order: for each leaf of it, the place of that leaf among the weights, which are distinct.
+    """
+
+    def run(weights: list[jax.Array], batch: Mapping[str, jax.Array]) -> list[Any]:
+        arrays = jax.tree.unflatten(structure, [weights[place] for place in order])
+        return [call(weights_of_call, batch) for call, weights_of_call in zip(calls, arrays, strict=True)]
+
+    programs = getattr(calls[0], "__dict__", {}).setdefault("joint_programs", {})
+    return programs.setdefault((calls[1:], structure, order), jax.jit(run))
 
 
 class Averages:

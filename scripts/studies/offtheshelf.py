@@ -51,23 +51,25 @@ RIGHT = "right"  # of a row, until `on_hard`
 ALSO = ("tome:rounds=4",)  # beside the methods as they are
 EVERY_BLOCK = ("tome", "atc", "random")
 NEIGHBOURS = 20
+PASS = 8  # networks
 
 
 class Features:
-    """Collects the pooled features of every image, and the cosine of its patches with those of another network.
+    """Collects a network's pooled features of every image, and the cosine of its patches with those of another network.
 
     Args:
+      name: of the network's forward function.
       maps: patches of the other network, (n, p, d) for the images in their order; None compares with none.
       keep: whether the patches themselves are collected.
     """
 
-    def __init__(self, maps: np.ndarray | None, *, keep: bool):
-        self._maps, self._keep, self._count = maps, keep, 0
+    def __init__(self, name: str, maps: np.ndarray | None, *, keep: bool):
+        self._name, self._maps, self._keep, self._count = name, maps, keep, 0
         self._found: dict[str, list[np.ndarray]] = {}
 
     def update(self, batch, outputs):
         """See `evaluate.Collector`."""
-        pooled, patches = outputs["features"]["pooled"], outputs["features"]["patches"]
+        pooled, patches = outputs[self._name]["pooled"], outputs[self._name]["patches"]
         rows = {"pooled": pooled} | ({"patches": patches.astype(np.float16)} if self._keep else {})
         if self._maps is not None:
             others = self._maps[self._count : self._count + len(patches)]
@@ -116,28 +118,50 @@ def forward(model: Any) -> Forward:
 
 
 def features(
-    model: Any,
+    networks: dict[str, Any],
     folder: ImageFolder,
     numbers: list[int],
     mesh: Any,
-    where: Path,
+    out: Path,
     batch_size: int,
     *,
     maps: np.ndarray | None = None,
     keep: bool = False,
-) -> dict[str, np.ndarray]:
-    """Returns the features of pictures, which are read if already computed. `maps` and `keep`: see `Features`."""
-    if not where.is_file():
-        where.parent.mkdir(parents=True, exist_ok=True)
-        shown, collector = batches(folder, numbers, model, batch_size), Features(maps, keep=keep)
-        (found,) = run_over(shown, {"features": forward(model)}, (collector,), mesh, desc=where.stem)
-        half = where.with_name(f"{where.name}.part")
-        with open(half, "wb") as file:
-            np.savez(file, numbers=np.asarray(numbers), **found)
-        half.rename(where)
-    with np.load(where) as file:
+) -> dict[str, dict[str, np.ndarray]]:
+    """Returns the features of pictures under each network; those of an earlier run are read.
+
+    Args:
+      networks: {name: network}, which all read the same images.
+      folder: the pictures.
+      numbers: which of them.
+      mesh: the devices to run on.
+      out: the folder for the features.
+      batch_size: pictures a batch.
+      maps, keep: see `Features`.
+    """
+    places = {name: out / f"{name.replace(':', '-').replace(', ', '-').replace(' ', '-')}.npz" for name in networks}
+    missing = [name for name, place in places.items() if not place.is_file()]
+    # Networks of one pass share what they compute alike; a study that is interrupted loses one pass.
+    for start in range(0, len(missing), PASS):
+        names = missing[start : start + PASS]
+        shown = batches(folder, numbers, networks[names[0]], batch_size)
+        collectors = [Features(name, maps, keep=keep) for name in names]
+        forwards = {name: forward(networks[name]) for name in names}
+        rows_of = run_over(shown, forwards, collectors, mesh, desc=", ".join(names))
+        for name, rows in zip(names, rows_of, strict=True):
+            places[name].parent.mkdir(parents=True, exist_ok=True)
+            half = places[name].with_name(f"{places[name].name}.part")
+            with open(half, "wb") as file:
+                np.savez(file, numbers=np.asarray(numbers), **rows)
+            half.rename(places[name])
+    return {name: stored(place, numbers) for name, place in places.items()}
+
+
+def stored(place: Path, numbers: list[int]) -> dict[str, np.ndarray]:
+    """Returns the features in a file, if they are of these pictures."""
+    with np.load(place) as file:
         if not np.array_equal(file["numbers"], numbers):
-            raise UserError(f"{where} holds features of other pictures: choose another --out, or delete it.")
+            raise UserError(f"{place} holds features of other pictures: choose another --out, or delete it.")
         return {name: file[name] for name in file.files if name != "numbers"}
 
 
@@ -286,24 +310,25 @@ def run():
 
     fitted, tested = choose(folder, args.train, args.test, args.seed)
     labels = np.asarray(folder.labels)
-    place = lambda name: args.out / "features" / f"{name.replace(':', '-').replace(', ', '-')}.npz"
 
-    def get(network: Any, numbers: list[int], name: str, **options: Any) -> dict[str, np.ndarray]:
-        return features(network, folder, numbers, mesh, place(name), args.batch_size, **options)
+    def get(networks: dict[str, Any], numbers: list[int], **options: Any) -> dict[str, dict[str, np.ndarray]]:
+        return features(networks, folder, numbers, mesh, args.out / "features", args.batch_size, **options)
 
-    heads = Heads(get(model, fitted, "dense-fitted")["pooled"], labels[fitted], len(folder.class_names))
-    dense = get(model, tested, "dense", keep=True)
+    of_fitted = get({"dense-fitted": model}, fitted)["dense-fitted"]
+    heads = Heads(of_fitted["pooled"], labels[fitted], len(folder.class_names))
+    dense = get({DENSE: model}, tested, keep=True)[DENSE]
     truth = labels[tested]
     wanted = plans(model, RATES[2:3] if args.smoke else tuple(args.rates), args.methods, args.every_block)
     networks = {f"{name} {rate}": reduction.apply(model, plan) for (name, rate), plan in wanted.items()}
     rows = [row(DENSE, 1.0, dense, dense, heads, truth, contestant(model).gflops())]
-    for (name, rate), network in zip(wanted, networks.values(), strict=True):
-        found = get(network, tested, f"{name}-{rate}", maps=dense["patches"])
-        rows.append(row(name, rate, found, dense, heads, truth, contestant(network).gflops()))
+    under_plans = get(networks, tested, maps=dense["patches"])
+    for (name, rate), text in zip(wanted, networks, strict=True):
+        cost = contestant(networks[text]).gflops()
+        rows.append(row(name, rate, under_plans[text], dense, heads, truth, cost))
     on_smaller = []
     for rate, network in smaller(args, model).items():
-        found = get(network, tested, f"smaller-{rate}")
-        rows.append(row(SMALLER, rate, found, dense, heads, truth, contestant(network).gflops()))
+        ((_, of_smaller),) = get({f"smaller {rate}": network}, tested).items()
+        rows.append(row(SMALLER, rate, of_smaller, dense, heads, truth, contestant(network).gflops()))
         networks[f"{SMALLER} {rate}"] = network
         on_smaller.append(rows[-1][RIGHT])
     on_hard(rows, on_smaller)
