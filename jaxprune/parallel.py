@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxprune.errors import UserError, quoted
@@ -41,6 +42,9 @@ def on_devices(devices: Sequence[Any]) -> Iterator[None]:
 def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[Any] | None = None) -> Mesh:
     """Returns a mesh over `devices` (all of them by default, or those of `on_devices`) with the named axis sizes.
 
+    Slices of TPUs, which only the network of the data centre joins, follow each other along the first axis whose size
+    they divide: on a mesh such as data=2,fsdp=-1 gradients cross that network, and gathered parameters do not.
+
     Args:
       axes: {axis name: size}, `{"data": -1}` by default; one size may be -1, which takes the remaining devices.
       devices: the devices to use, each exactly once.
@@ -60,7 +64,24 @@ def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[Any] | No
             f"The mesh {_sizes(axes)} does not fit {len(devices)} device(s): the sizes must multiply to the number of "
             "devices; at most one of them may be -1, which takes the remaining devices."
         )
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes), devices=devices)
+    types = (AxisType.Auto,) * len(axes)
+    slices = len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"})
+    if slices > 1:
+        return Mesh(_by_slice(devices, axes, slices), tuple(axes), axis_types=types)
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=types, devices=devices)
+
+
+def _by_slice(devices: Sequence[Any], axes: Mapping[str, int], slices: int) -> np.ndarray:
+    """The devices of several slices, in the shape of a mesh."""
+    between = next((name for name, size in axes.items() if size % slices == 0), None)
+    if between is None:
+        raise UserError(
+            f"The mesh {_sizes(axes)} has no axis that {slices} slices can share: write a multiple of {slices} for "
+            f"one, such as data={slices},fsdp=-1."
+        )
+    across = [slices if name == between else 1 for name in axes]
+    within = [size // count for size, count in zip(axes.values(), across, strict=True)]
+    return mesh_utils.create_hybrid_device_mesh(within, across, devices)
 
 
 def mesh_from_text(text: str) -> Mesh:

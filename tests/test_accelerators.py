@@ -76,6 +76,22 @@ def test_data_parallel_steps_reduce_gradients_and_sharded_ones_gather_parameters
     assert "all-gather" in fsdp
 
 
+def test_slices_reduce_gradients_over_their_network_and_gather_parameters_inside():
+    slices = Target.parse("v5e:2x2:2")
+    sizes = {"embed_dim": 128, "decoder_embed_dim": 128}
+    config = ConfigDict(main.load_config(str(CONFIGS / "mim/imagenet.py:smoke")).to_dict()).mim.to_dict()
+    with compiling_for(slices):
+        for text in ("data=-1", "data=2,fsdp=-1", "fsdp=-1"):
+            mesh = parallel.mesh_from_text(text)
+            assert [device.slice_index for device in mesh.devices.flatten()] == [0] * 4 + [1] * 4
+        lowered = step_of("mim/imagenet.py:smoke", slices, mesh="data=2,fsdp=-1", mim={**config, **sizes})
+        module = Module.parse(lowered.compile().as_text())
+    links, network = program.sent(module)
+    # Every chip exchanges its quarter of the gradients with the other slice.
+    assert 0 < network < links / 2
+    assert "all-gather" in program.collectives(module)
+
+
 def test_fine_tuning_under_a_plan_compiles():
     with compiling_for(ONE):
         module = module_of(step_of("reduction/imagenet.py:smoke,method=evit", ONE, dtype="bfloat16"))

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -22,6 +24,12 @@ def test_a_mesh_that_does_not_fit_is_refused_with_sizes_and_device_count(axes):
     with pytest.raises(UserError) as error:
         parallel.make_mesh(axes, devices=jax.devices()[:1])
     assert f"data={axes['data']}" in str(error.value) and "1 device" in str(error.value)
+
+
+def test_slices_that_no_axis_can_share_are_refused():
+    slices = [SimpleNamespace(platform="tpu", slice_index=number) for number in range(4)]
+    with pytest.raises(UserError, match=r"data=2, fsdp=2 has no axis that 4 slices can share.* data=4,fsdp=-1"):
+        parallel.make_mesh({"data": 2, "fsdp": 2}, devices=slices)
 
 
 def test_the_first_matching_rule_places_a_parameter():

@@ -15,6 +15,8 @@ class Chip:
       flops: dense bfloat16 operations a second, two for each multiply-add.
       bandwidth: bytes a second between its memory and the chip.
       memory: bytes that programs can use.
+      links: bytes a second that a chip sends to the others of its slice or machine.
+      network: bytes a second that a chip sends to other slices or machines.
       hertz: clock of its matrix units; 0 where the compiler estimates no cycles.
     """
 
@@ -23,16 +25,20 @@ class Chip:
     flops: float
     bandwidth: float
     memory: int
+    links: float
+    network: float
     hertz: float = 0.0
 
 
 # Memory: what the TPU compiler reports as available; an H100's is that of the description below. The clocks follow from
-# the peaks: 4 matrix units of 128 x 128 in a v5e, 8 in a v5p, and 2 of 256 x 256 with twice the rate in a v6e.
+# the peaks: 4 matrix units of 128 x 128 in a v5e, 8 in a v5p, and 2 of 256 x 256 with twice the rate in a v6e. Links
+# are half of the published bandwidth of both directions. The network is a pod's or a machine's, divided by its chips;
+# of a v6e it is taken as four adapters of 200 Gbit/s for eight chips, of an H100 as one of 400 Gbit/s for each.
 CHIPS = {
-    "v5e": Chip("TPU v5e", "tpu", 197e12, 819e9, int(15.75 * GIB), 1.5e9),
-    "v5p": Chip("TPU v5p", "tpu", 459e12, 2765e9, int(95.74 * GIB), 1.75e9),
-    "v6e": Chip("TPU v6e", "tpu", 918e12, 1640e9, int(31.25 * GIB), 1.75e9),
-    "h100": Chip("NVIDIA H100", "gpu", 989e12, 3352e9, 84_942_979_072),
+    "v5e": Chip("TPU v5e", "tpu", 197e12, 819e9, int(15.75 * GIB), 200e9, 3.1e9, 1.5e9),
+    "v5p": Chip("TPU v5p", "tpu", 459e12, 2765e9, int(95.74 * GIB), 600e9, 6.25e9, 1.75e9),
+    "v6e": Chip("TPU v6e", "tpu", 918e12, 1640e9, int(31.25 * GIB), 400e9, 12.5e9, 1.75e9),
+    "h100": Chip("NVIDIA H100", "gpu", 989e12, 3352e9, 84_942_979_072, 450e9, 50e9),
 }
 
 # What XLA's CUDA compiler asks a device for: an H100 with 80 GB of HBM3.

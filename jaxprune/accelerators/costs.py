@@ -46,6 +46,9 @@ class Costs:
       ms: time by these cycles; without them, by the roofline of each kernel. Communication is not counted.
       estimate: "cycles" or "roofline".
       share: of the chip's peak, at that time.
+      sent: GiB that each chip sends to others of its slice or machine; see `program.sent`.
+      sent_away: GiB that each chip sends to other slices.
+      communication: ms of what is sent, at the published bandwidths; at best it takes place beside the computation.
       collectives: {kind: (count, bytes on a chip)}.
     """
 
@@ -61,6 +64,9 @@ class Costs:
     ms: float = column("estimated", "ms")
     estimate: str = column("estimate")
     share: float = column("share of peak")
+    sent: float = column("sent", "GiB")
+    sent_away: float = column("sent to other slices", "GiB")
+    communication: float = column("communication", "ms")
     collectives: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -94,6 +100,7 @@ def costs(lowered: Any, target: Target) -> Costs:
     module = Module.parse(compiled.as_text())
     flops, cycles = program.flops(module), program.cycles(module).total()
     seconds = cycles / chip.hertz if chip.hertz and cycles else program.roofline(module, chip)
+    links, network = program.sent(module)
     return Costs(
         memory.argument_size_in_bytes / GIB,
         outputs / GIB,
@@ -107,6 +114,9 @@ def costs(lowered: Any, target: Target) -> Costs:
         seconds * 1e3,
         "cycles" if cycles else "roofline",
         flops / chip.flops / seconds if seconds else 0.0,
+        links / GIB,
+        network / GIB,
+        1e3 * (links / chip.links + network / chip.network),
         program.collectives(module),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 from jaxprune.accelerators.chips import Chip
 from jaxprune.accelerators.hlo import Array, Instruction, Module
 
+SEND = "send"  # to another slice
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "reduce-scatter")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
@@ -41,6 +42,33 @@ def collectives(module: Module) -> dict[str, tuple[int, int]]:
         counts[kind] += times
         volumes[kind] += times * (max(sizes, default=0) if line.op.endswith("-start") else sum(sizes))
     return {kind: (counts[kind], volumes[kind]) for kind in sorted(counts)}
+
+
+def sent(module: Module) -> tuple[int, int]:
+    """Returns the bytes that each chip sends in a run: over the links of its slice, and to other slices.
+
+    All-reduce sends everything twice, as a ring of many chips does; all-gather what others have not yet, reduce-scatter
+    what others keep.
+    """
+    shapes, links, network = _shapes(module), 0, 0
+    for line, times, computation in module.steps(inside=True):
+        operands = sum(array.num_bytes for name in line.operands for array in shapes[computation].get(name, ()))
+        results = sum(array.num_bytes for array in line.results)
+        op = line.op.removesuffix("-start")
+        if op == SEND and "megascale" in line.attributes:
+            network += times * operands
+        if op not in COLLECTIVES:
+            continue
+        if op == "all-gather":
+            # What an asynchronous one starts with is part of its results.
+            links += times * (results - operands * (2 if line.op.endswith("-start") else 1))
+        elif op == "reduce-scatter":
+            links += times * (operands - results)
+        elif op == "all-reduce" and not computation.startswith("all-reduce-scatter"):
+            links += times * 2 * operands
+        else:
+            links += times * operands
+    return links, network
 
 
 def flops(module: Module) -> int:

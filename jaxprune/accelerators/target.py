@@ -1,4 +1,4 @@
-"""Devices that are described, not present: `v5e:2x4`, `h100:8`."""
+"""Devices that are described, not present: `v5e:2x4`, two slices `v5e:4x4:2`, `h100:8`."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ from jaxprune.accelerators.chips import CHIPS, H100, Chip
 from jaxprune.errors import UserError, quoted, shortened, unknown
 from jaxprune.ops.platform import traced_for
 
-_PATTERN = re.compile(r"(\w+)(?::(\d+(?:x\d+){0,2}))?")
+_PATTERN = re.compile(r"(\w+)(?::(\d+(?:x\d+){0,2})(?::(\d+))?)?")
 _MOST = 2**14  # chips; larger topologies only cost time
 # libtpu looks for a TPU's name and neighbours otherwise, and refuses to be loaded by a second process.
 _ENVIRONMENT = {
@@ -38,18 +38,22 @@ class Target:
     >>> target = Target.parse("v5e:2x4")
     >>> str(target), target.chips, target.chip.title
     ('v5e:2x4', 8, 'TPU v5e')
+    >>> Target.parse("v5e:4x4:2").chips
+    32
 
     Attributes:
       name: name of the chip, one of `CHIPS`.
-      shape: chips along each axis.
+      shape: chips along each axis of a slice.
+      slices: number of slices, which the network of the data centre joins.
     """
 
     name: str
     shape: tuple[int, ...]
+    slices: int = 1
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """Parses a chip and its topology; a chip alone is one of it.
+        """Parses a chip, its topology and the number of slices; a chip alone is one of it.
 
         Raises:
           UserError: there is no such chip, or it has no such topology.
@@ -59,23 +63,23 @@ class Target:
             raise UserError(
                 f"{quoted(text)} describes no devices: write a chip and its topology, such as v5e:2x4 or h100:8."
             )
-        name, sizes = match.groups()
+        name, sizes, slices = match.groups()
         if name not in CHIPS:
             raise unknown("chip", name, CHIPS)
-        shape = tuple(int(size) for size in sizes.split("x")) if sizes else (1,)
-        if not 1 <= math.prod(shape) <= _MOST:
-            raise UserError(f"{quoted(text)} has {math.prod(shape):,} chips: describe 1 to {_MOST:,}.")
-        if CHIPS[name].platform == "gpu" and len(shape) > 1:
-            raise UserError(f"{quoted(text)} is no number of GPUs: write {name}:{math.prod(shape)}.")
-        return cls(name, shape)
+        target = cls(name, tuple(int(size) for size in sizes.split("x")) if sizes else (1,), int(slices or 1))
+        if not 1 <= target.chips <= _MOST:
+            raise UserError(f"{quoted(text)} has {target.chips:,} chips: describe 1 to {_MOST:,}.")
+        if target.chip.platform == "gpu" and (len(target.shape) > 1 or target.slices > 1):
+            raise UserError(f"{quoted(text)} is no number of GPUs: write {name}:{target.chips}.")
+        return target
 
     def __str__(self) -> str:
-        return f"{self.name}:{'x'.join(map(str, self.shape))}"
+        return f"{self.name}:{'x'.join(map(str, self.shape))}{f':{self.slices}' if self.slices > 1 else ''}"
 
     @property
     def chips(self) -> int:
-        """Number of chips."""
-        return math.prod(self.shape)
+        """Number of chips, of all slices."""
+        return math.prod(self.shape) * self.slices
 
     @property
     def chip(self) -> Chip:
@@ -115,7 +119,9 @@ class Target:
     def _tpu(self) -> Any:
         # The default of 2 x 2 chips a host does not divide a smaller topology.
         shape = (*self.shape, 1, 1)[:3]
-        bounds = {"chips_per_host_bounds": shape} if self.chips < 4 else {}
+        bounds: dict[str, Any] = {"chips_per_host_bounds": shape} if math.prod(shape) < 4 else {}
+        if self.slices > 1:
+            bounds["num_slices"] = self.slices
         name = f"{self.name}:{'x'.join(map(str, shape if self.name == 'v5p' else shape[:2]))}"
         if len(self.shape) == 3 and self.name != "v5p" and self.shape[2] > 1:
             raise UserError("its chips lie in two dimensions")

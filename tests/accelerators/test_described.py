@@ -21,12 +21,18 @@ from jaxprune.ops.platform import platform, traced_for
 GIB = 2**30
 CONFIG = "configs/mim/imagenet.py:smoke"
 SENT = {"all-reduce": (2, 3 * 2**20)}
-COSTS = Costs(1.5, 0.25, 2.0, 0.25, 4.0, 15.75, 2.0, 8.0, 150.0, 100.0, "cycles", 0.1, SENT)
+COSTS = Costs(1.5, 0.25, 2.0, 0.25, 4.0, 15.75, 2.0, 8.0, 150.0, 100.0, "cycles", 0.1, 0.5, 0.25, 90.0, SENT)
 
 
 @pytest.mark.parametrize(
     ("text", "name", "chips"),
-    [("v5e:2x4", "v5e", 8), ("V6E", "v6e", 1), ("v5p:2x2x2", "v5p", 8), ("h100:8", "h100", 8)],
+    [
+        ("v5e:2x4", "v5e", 8),
+        ("V6E", "v6e", 1),
+        ("v5p:2x2x2", "v5p", 8),
+        ("v5e:4x4:2", "v5e", 32),
+        ("h100:8", "h100", 8),
+    ],
 )
 def test_a_topology_is_read(text, name, chips):
     topology = Target.parse(text)
@@ -44,6 +50,9 @@ def test_a_topology_is_read(text, name, chips):
         ("v5e:0x4", "0 chips"),
         ("v5e:1024x1024", "1,048,576 chips"),
         ("h100:2x4", "h100:8"),
+        ("h100:4:2", "h100:8"),
+        ("v5e:4x4:0", "0 chips"),
+        ("v5e:16x16:65", "16,640 chips"),
         ("", "v5e:2x4"),
     ],
 )
@@ -167,7 +176,14 @@ def test_a_step_is_described_and_its_table_and_page_written(config, task, compil
     assert printed.startswith(
         first + "(16.00 GiB of 15.75). It fits with --config.batch_size=4 (4.00 GiB, 40 images/s a chip).\n"
     )
-    for line in ("temporaries", "of 15.75 GiB", "40 images a second a chip", "10.0% of 197 TFLOP/s", "all-reduce"):
+    for line in (
+        "temporaries",
+        "of 15.75 GiB",
+        "40 images a second a chip",
+        "10.0% of 197 TFLOP/s",
+        "all-reduce",
+        "0.5 GiB and 0.25 GiB to other",
+    ):
         assert line in printed
     hours = described.NUM_IMAGES / 40 / 3600
     assert f"an epoch          {hours:,.4g} hours, {1.2 * hours:,.4g} at the price given" in printed

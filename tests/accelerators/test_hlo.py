@@ -134,6 +134,24 @@ def test_communication_is_counted_with_the_bytes_of_its_results():
     assert program.collectives(Module.parse(GPU)) == {}
 
 
+def test_what_a_chip_sends_is_what_others_lack():
+    gathered, reduced = (128 - 16) * 32 * 2, 64 * 32 * 4
+    assert program.sent(Module.parse(TPU)) == (gathered + reduced, 0)
+    at_once = TPU.replace("(bf16[16,32]{1,0}, bf16[128,32]{1,0}) all-gather-start", "bf16[128,32]{1,0} all-gather")
+    assert program.sent(Module.parse(at_once)) == (gathered + reduced, 0)
+    fusion = "fusion(%g), kind=kCustom, calls=%all-reduce-scatter.1"
+    scattered = TPU.replace(fusion, "reduce-scatter(%g), dimensions={0}, to_apply=%region_0.0")
+    assert program.sent(Module.parse(scattered)) == (gathered + (64 - 8) * 32 * 4, 0)
+    everywhere = TPU.replace(fusion, "all-reduce(%g), to_apply=%region_0.0")
+    assert program.sent(Module.parse(everywhere)) == (gathered + 2 * reduced, 0)
+    away = TPU.replace(
+        "  %zero =",
+        "  %send = (f32[64,32]{1,0}, u32[], token[]) send(%g, %token), channel_id=2, is_host_transfer=true, "
+        'frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}\n  %zero =',
+    )
+    assert program.sent(Module.parse(away)) == (gathered + reduced, reduced)
+
+
 @pytest.mark.parametrize("text", [TPU, GPU])
 def test_matrix_products_count_two_operations_a_multiply_add(text):
     assert program.flops(Module.parse(text)) == 2 * 16 * 32 * 8

@@ -75,7 +75,14 @@ def text_of(compiled: Sequence[CompiledStep], target: Target) -> str:
         {"communication a chip": kind, "count": count, "MiB": size / 2**20}
         for kind, (count, size) in costs.collectives.items()
     ]
-    return "\n".join([*lines, as_text(sent) if sent else "no communication between chips"])
+    if not sent:
+        return "\n".join([*lines, "no communication between chips"])
+    away = f" and {costs.sent_away:.4g} GiB to other slices" if costs.sent_away else ""
+    published = (
+        f"sent by a chip    {costs.sent:.4g} GiB{away}: {costs.communication:.4g} ms at the published bandwidths,\n"
+        "                  part of which runs beside the computation"
+    )
+    return "\n".join([*lines, published, "", as_text(sent)])
 
 
 def verdict(compiled: Sequence[CompiledStep], target: Target) -> str:

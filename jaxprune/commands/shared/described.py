@@ -75,7 +75,7 @@ def compile_for(config: Config, workdir: Path, target: Target, price: float = 0.
     """
     if not (math.isfinite(price) and price >= 0):
         raise UserError(f"price_per_chip_hour={price:g} is no price: give a number that is not negative.")
-    compiler = _Compiler.of(config, target, price)
+    compiler = Compiler.of(config, target, price)
     with accelerators.compiling_for(target):
         commands.require_usable(compiler.config, workdir)
         rows = compiler.rows
@@ -108,7 +108,7 @@ def savings(config: Config, target: Target) -> list[dict[str, Any]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Compiler:
+class Compiler:
     """Compiles the step of a config, as it stands and with changes.
 
     Attributes:
@@ -127,7 +127,7 @@ class _Compiler:
     price: float
 
     @classmethod
-    def of(cls, config: Config, target: Target, price: float) -> "_Compiler":
+    def of(cls, config: Config, target: Target, price: float) -> "Compiler":
         describe = _description(config.task)
         images = config.data.num_train if config.data.source == "scenes" else NUM_IMAGES
         config, (steps, num_classes) = _without_data(config, images)
