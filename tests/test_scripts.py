@@ -447,6 +447,22 @@ def test_the_cost_of_an_analysis_is_measured(tmp_path):
     assert float(row["ratio"]) == pytest.approx(float(row["analyse s"]) / float(row["forward passes s"]), rel=1e-2)
 
 
+def test_training_on_many_chips_is_compiled_once(tmp_path):
+    pytest.importorskip("libtpu")
+    arguments = ["--smoke", "--sizes", "base", "--methods", "prmim", "--batch", 2, "--out=scale.csv"]
+    arguments += ["--targets", "v5e:2x2:2", "--meshes", "data=2,fsdp=-1", "data=-1"]
+    assert run("benchmarks/at_scale", tmp_path, *arguments).count(" for v5e:2x2:2: ") == 2
+    written = (tmp_path / "scale.csv").read_bytes()
+    sharded, replicated = rows(tmp_path / "scale.csv")
+    assert (sharded["mesh"], replicated["mesh"]) == ("data=2,fsdp=-1", "data=-1") and sharded["fits"] == "True"
+    # Between the slices go gradients, whichever way the parameters are shared inside.
+    for row in (sharded, replicated):
+        assert 0 < float(row["sent to other slices GiB"]) < float(row["sent GiB"])
+        assert float(row["computes, none hidden"]) <= float(row["computes, all hidden"]) <= 1
+    assert " for v5e:2x2:2: " not in run("benchmarks/at_scale", tmp_path, *arguments)
+    assert (tmp_path / "scale.csv").read_bytes() == written
+
+
 def test_a_trained_network_is_reduced_as_it_is(tmp_path):
     arguments = ["--smoke", "--out=study", "--methods", "sit", "topk", "tome", "random"]
     assert "sit: left out, it has parameters" in run("studies/offtheshelf", tmp_path, *arguments)

@@ -70,10 +70,10 @@ class Row:
         return cls(*key, remat, True, costs.total, costs.tflop, costs.ms, costs.share, *sent, hidden, apart)
 
 
-def config_of(size: str, method: str, images: int, mesh: str, remat: bool) -> Any:
+def config_of(size: str, method: str, images: int, mesh: str, remat: bool, smoke: bool) -> Any:
     """Returns the config of a step of so many images."""
-    config = ConfigDict(main.load_config(f"{CONFIG}:method={method}").to_dict())
-    config.mim.update(encoder=SIZES[size], remat=remat)
+    config = ConfigDict(main.load_config(f"{CONFIG}:method={method}{',smoke' if smoke else ''}").to_dict())
+    config.mim.update({"remat": remat} if smoke else {"encoder": SIZES[size], "remat": remat})
     config.update(batch_size=images, mesh=mesh)
     return config
 
@@ -97,6 +97,7 @@ def run():
     parser.add_argument("--meshes", nargs="*", default=["data=-1", "fsdp=-1"])
     parser.add_argument("--batch", type=int, default=128, help="images a chip")
     parser.add_argument("--out", type=Path, default=Path("at_scale.csv"))
+    parser.add_argument("--smoke", action="store_true", help="the smallest networks, whatever the sizes")
     args = parser.parse_args()
     accelerators.stay_on_cpu()
     rows = stored(args.out)
@@ -113,7 +114,7 @@ def run():
             size, method, _, mesh, images = key
             for remat in (False, True):
                 start = time.monotonic()
-                config = config_of(size, method, images * target.chips, mesh, remat)
+                config = config_of(size, method, images * target.chips, mesh, remat, args.smoke)
                 with compiling_for(target):
                     compiler = Compiler.of(config, target, 0.0)
                     row = Row.of(key, remat, compiler.compile({}, images))
