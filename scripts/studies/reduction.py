@@ -81,11 +81,12 @@ def newer(args, config):
 
 
 def fine_tuned(args, method, seed, epochs):
-    """Returns the held-out accuracy of one fine-tuning run at keep rate .5, and its minutes."""
+    """Returns the held-out accuracy of one fine-tuning run at keep rate .5, and its minutes of training."""
     settings = {"epochs": epochs, "seed": seed, "keep_rate": 0.5}
     config = small(args, "" if method == DENSE else method, **settings)
     summary = commands.find("finetune")(config, args.out / f"{method}-{seed}")
-    return {"accuracy": summary["accuracy"], "epochs": epochs, "minutes": summary["seconds"] / 60}
+    learnt = summary["wall_clock"]["steps"] + summary["wall_clock"]["data"]
+    return {"accuracy": summary["accuracy"], "epochs": epochs, "minutes": learnt / 60}
 
 
 def epochs_of(args, method):
@@ -99,7 +100,9 @@ def epochs_of(args, method):
         per_epoch = len(inputs.source(config, "train", in_memory=False)) // config.batch_size
         config.steps = TIMED_STEPS
         summary = commands.find("finetune")(config, args.out / "timed" / method)
-        known[key] = max(round(60 * args.minutes / (summary["seconds"] / summary["steps"])), 1) / per_epoch
+        spent = summary["wall_clock"]
+        a_step = (spent["steps"] + spent["data"]) / (summary["steps"] - 1)  # the first counts as compilation
+        known[key] = max(round(60 * args.minutes / a_step), 1) / per_epoch
         kept.write_text(json.dumps(known))
     return round(known[key], 4)
 
