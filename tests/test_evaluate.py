@@ -123,3 +123,23 @@ def test_what_functions_of_the_same_weights_share_is_computed_once():
     assert set(together) == set(ends) and set(apart) == {"apart"}
     program = jax.jit(evaluate.program(together)).lower({"x": jnp.ones((2, 4))}).compile()
     assert program.as_text().count(" dot(") == 1
+
+
+def test_methods_of_several_objects_are_not_taken_for_one_another():
+    class Scaled:
+        def __init__(self, scale):
+            self.scale = scale
+
+        def once(self, weight, batch):
+            return self.scale * weight * batch["value"]
+
+        def twice(self, weight, batch):
+            return 2 * self.once(weight, batch)
+
+    mesh, weight = parallel.make_mesh({"data": 1}, jax.devices()[:1]), jnp.float32(1)
+    for scale in (1, 3):
+        scaled = Scaled(scale)
+        forwards = {"once": Forward(scaled.once, weight), "twice": Forward(scaled.twice, weight)}
+        (once, _), (twice, _) = run_over(batches(), forwards, [Stacked("once"), Stacked("twice")], mesh)
+        np.testing.assert_array_equal(once, scale * np.arange(7))
+        np.testing.assert_array_equal(twice, 2 * scale * np.arange(7))

@@ -252,7 +252,7 @@ def _predictions(networks: Mapping[str, Contestant], batches: Iterable[Batch], d
         return Forward(lambda arrays, batch: call(arrays, batch)["logits"].argmax(-1), network.arrays)
 
     forwards = {name: forward(network) for name, network in networks.items()}
-    _log.info("Comparing %d networks, each of which is compiled with the first images.", len(networks))
+    _log.info("Comparing %d networks, which are compiled with the first images.", len(networks))
     mesh = parallel.mesh_from_text("data=-1")
     results = run_over(batches, forwards, [Stacked(name, ("label",)) for name in forwards], mesh, desc=desc)
     return dict(zip(forwards, results, strict=True))

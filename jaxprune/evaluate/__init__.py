@@ -1,6 +1,7 @@
 """One pass over held-out images: batches × forward functions × collectors, on all devices of a mesh."""
 
 from collections.abc import Callable, Iterable, Mapping, Sized
+from types import FunctionType
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -172,7 +173,7 @@ def program(group: Mapping[str, Forward]) -> Callable[[Mapping[str, jax.Array]],
 def _joint(calls: tuple[Call, ...], structure: Any, order: tuple[int, ...]) -> Callable[..., list[Any]]:
     """Returns the compiled function (weights, batch) -> outputs of several calls; the same one in every pass.
 
-    It is kept with the first call, so that both go together.
+    It is kept with the first call, if that is a plain function, so that both go together.
 
     Args:
       calls: the functions.
@@ -184,8 +185,8 @@ def _joint(calls: tuple[Call, ...], structure: Any, order: tuple[int, ...]) -> C
         arrays = jax.tree.unflatten(structure, [weights[place] for place in order])
         return [call(weights_of_call, batch) for call, weights_of_call in zip(calls, arrays, strict=True)]
 
-    programs = getattr(calls[0], "__dict__", {}).setdefault("joint_programs", {})
-    return programs.setdefault((calls[1:], structure, order), jax.jit(run))
+    programs = vars(calls[0]).setdefault("joint_programs", {}) if isinstance(calls[0], FunctionType) else {}
+    return programs.setdefault((calls, structure, order), jax.jit(run))
 
 
 class Averages:
