@@ -98,10 +98,12 @@ def choose(folder: ImageFolder, train: int, test: int, seed: int) -> tuple[list[
 
 
 def batches(folder: ImageFolder, numbers: list[int], model: Any, batch_size: int):
-    """Yields the pictures resized and cropped for the network, with pixels from 0 to 255."""
+    """Yields the pictures resized and cropped for the network, with pixels from 0 to 255, in batches of one size."""
     for start in range(0, len(numbers), batch_size):
-        some = numbers[start : start + batch_size]
-        yield {"image": np.stack([read_image(folder.path(number), model.preprocessing) for number in some])}
+        shown = numbers[start : start + batch_size]
+        pictures = [read_image(folder.path(number), model.preprocessing) for number in shown]
+        filled = pictures + pictures[-1:] * (batch_size - len(pictures))
+        yield {"image": np.stack(filled), "valid": np.arange(batch_size) < len(pictures)}
 
 
 def forward(model: Any) -> Forward:
