@@ -138,7 +138,7 @@ class _Placement:
         return self._copies[id(leaf)][1]
 
 
-_MOST_IN_PROGRAM = 8  # forward functions: longer programs take long to compile and hold more outputs at a time
+_MOST_IN_PROGRAM = 8  # forward functions, which together take more memory than one after the other
 
 
 def sharing_weights(forwards: Mapping[str, Forward]) -> list[dict[str, Forward]]:

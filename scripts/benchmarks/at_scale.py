@@ -7,18 +7,18 @@ Each row is the training step of configs/mim/imagenet.py, compiled for described
 “Of peak” divides its operations by the compiler's estimated time (TPU) or the roofline of each kernel (GPU).
 Communication takes place beside the computation or after it: the two last columns are the shares of the time in which a
 chip computes, if all of it is hidden and if none is. A step that does not fit is compiled again with recomputed
-activations. Needs the extras tpu-compile and cuda-compile; rows that the CSV has already are not compiled again. A row
-takes five minutes of a core or more.
+activations. Needs the extra tpu-compile, or for H100s cuda-compile; rows that the CSV has already are not compiled
+again. A step of ViT-B took five minutes of a core to compile.
 """
 
 import argparse
-import csv
 import dataclasses
 import time
 from pathlib import Path
 from typing import Any
 
 import jax
+import stored_table
 from ml_collections import ConfigDict
 
 from jaxprune import accelerators, main
@@ -78,16 +78,6 @@ def config_of(size: str, method: str, images: int, mesh: str, remat: bool, smoke
     return config
 
 
-def stored(path: Path) -> list[Row]:
-    """Returns the rows of an earlier call."""
-    if not path.exists():
-        return []
-    kinds: dict[Any, Any] = {str: str, int: int, float: float, bool: "True".__eq__}
-    fields = [(field, field.metadata["column"].title) for field in dataclasses.fields(Row)]
-    with path.open() as file:
-        return [Row(*(kinds[field.type](row[title]) for field, title in fields)) for row in csv.DictReader(file)]
-
-
 @command
 def run():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -100,7 +90,7 @@ def run():
     parser.add_argument("--smoke", action="store_true", help="the smallest networks, whatever the sizes")
     args = parser.parse_args()
     accelerators.stay_on_cpu()
-    rows = stored(args.out)
+    rows = stored_table.read(Row, args.out)
     for target in map(Target.parse, args.targets):
         keys = [
             (size, method, str(target), mesh, args.batch)

@@ -11,7 +11,6 @@ cuda-compile. Rows that the CSV has already are not compiled again.
 """
 
 import argparse
-import csv
 import dataclasses
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import optax
+import stored_table
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -94,18 +94,6 @@ def framework(args, method):
     return lambda: lower(step, {"image": image}, parallel.make_mesh()), 6e-9 * args.batch * model.flops().total
 
 
-def measured(path):
-    """The rows of an earlier call."""
-    if not path.exists():
-        return []
-    fields = {field.metadata["column"].title: field for field in dataclasses.fields(Row)}
-    with path.open() as file:
-        return [
-            Row(**{f.name: row[title] if f.type is str else float(row[title]) for title, f in fields.items()})
-            for row in csv.DictReader(file)
-        ]
-
-
 @command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -122,7 +110,7 @@ def main():
     args = parser.parse_args()
     accelerators.stay_on_cpu()
     setting = f"keep {args.keep_rate:g}, {args.depth} blocks, batch {args.batch}"
-    rows = measured(args.out)
+    rows = stored_table.read(Row, args.out)
     pairs = [(name, f"{name} {kind}") for name in args.frameworks for kind in (FULL, PROGRESSIVE)]
     programs = [(DENSE, DENSE, classifier), *((DENSE, method, classifier) for method in args.methods)]
     programs += [(f"{name} {FULL}", method, framework) for name, method in pairs]

@@ -51,7 +51,7 @@ RIGHT = "right"  # of a row, until `on_hard`
 ALSO = ("tome:rounds=4",)  # beside the methods as they are
 EVERY_BLOCK = ("tome", "atc", "random")
 NEIGHBOURS = 20
-PASS = 8  # networks
+NETWORKS_A_PASS = 8
 
 
 class Features:
@@ -144,8 +144,8 @@ def features(
     places = {name: out / f"{name.replace(':', '-').replace(', ', '-').replace(' ', '-')}.npz" for name in networks}
     missing = [name for name, place in places.items() if not place.is_file()]
     # Networks of one pass share what they compute alike; a study that is interrupted loses one pass.
-    for start in range(0, len(missing), PASS):
-        names = missing[start : start + PASS]
+    for start in range(0, len(missing), NETWORKS_A_PASS):
+        names = missing[start : start + NETWORKS_A_PASS]
         shown = batches(folder, numbers, networks[names[0]], batch_size)
         collectors = [Features(name, maps, keep=keep) for name in names]
         forwards = {name: forward(networks[name]) for name in names}
