@@ -47,8 +47,8 @@ def collectives(module: Module) -> dict[str, tuple[int, int]]:
 def sent(module: Module) -> tuple[int, int]:
     """Returns the bytes that each chip sends in a run: over the links of its slice, and to other slices.
 
-    All-reduce sends everything twice, as a ring of many chips does; all-gather what others have not yet, reduce-scatter
-    what others keep.
+    An all-reduce sends everything twice, as in a ring of many chips; an all-gather as much as a chip lacked before, a
+    reduce-scatter as much as others keep.
     """
     shapes, links, network = _shapes(module), 0, 0
     for line, times, computation in module.steps(inside=True):
