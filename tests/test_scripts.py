@@ -276,6 +276,19 @@ def test_hierarchical_networks_are_pruned(tmp_path):
     assert kept and kept == {path: path.stat().st_mtime_ns for path in kept}
 
 
+def test_exits_are_compared_with_static_networks_at_their_cost(tmp_path):
+    arguments = ("--smoke", "--networks", "dvt", "vit_4", "--seeds=1", "--minutes=0.01", "--out=study")
+    printed = run("studies/exits", tmp_path, *arguments)
+    found = {row["network"]: row for row in rows(tmp_path / "study" / "study_exits.csv")}
+    assert {"vit_4", "dvt, all at exit 1", "dvt, all at exit 3"} < set(found)
+    exits = [float(found[f"dvt, all at exit {exit}"]["GMAC"]) for exit in (1, 2, 3)]
+    assert exits == sorted(exits) and all(float(row["minutes"]) > 0 for row in found.values())
+    (paired,) = rows(tmp_path / "study" / "study_exits_paired.csv")
+    ours, theirs = paired["difference"].split(" - ")
+    assert float(paired["accuracy"]) == pytest.approx(float(found[ours]["accuracy"]) - float(found[theirs]["accuracy"]))
+    assert "vit_4, seed 0" in printed
+
+
 @pytest.mark.campaign
 def test_training_from_scratch_takes_as_long_as_both_phases(tmp_path):
     done = tmp_path / "quickstart"

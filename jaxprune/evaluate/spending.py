@@ -107,12 +107,13 @@ def measure_exits(model: Segmented, batches: Iterable[Batch], mesh: Mesh) -> Spe
     return Spent(logits, costs, labels, pictures)
 
 
-def points(spent: Spent, budgets: int = _BUDGETS, *, dial: Sequence[Sequence[float]] = ()) -> Table:
+def points(spent: Spent, budgets: int | Sequence[float] = _BUDGETS, *, dial: Sequence[Sequence[float]] = ()) -> Table:
     """Returns a row for each exit alone, and rows for budgets between the first and the last exit.
 
     Thresholds are chosen on every second image and measured on the others, which all rows are about.
 
     Args:
+      budgets: mean costs, in 10⁹ multiply-accumulates; or how many, evenly spread.
       dial: the network's own thresholds; some of them, evenly spread, get a row each.
     """
     fitted, measured = slice(0, None, 2), slice(1, None, 2)
@@ -125,7 +126,9 @@ def points(spent: Spent, budgets: int = _BUDGETS, *, dial: Sequence[Sequence[flo
     if exits == 1:
         return Table(rows)
     sure, costs = confidence(spent.logits), spent.costs.mean(1)
-    for budget in np.linspace(costs[0], costs[-1], budgets + 2)[1:-1]:
+    if isinstance(budgets, int):
+        budgets = np.linspace(costs[0], costs[-1], budgets + 2)[1:-1].tolist()
+    for budget in budgets:
         limits = thresholds(sure[:, fitted], costs, float(budget), right=right[:, fitted])
         leaving = exit_of(sure[:, measured], limits)
         rows.append(_point(f"for {budget:.4g} GMAC", tuple(limits), leaving, spent, right, measured))

@@ -117,9 +117,10 @@ class Block(BlockParts):
             return tokens._replace(x=tokens.x + self.drop_path(branch, drop_keys[1])), attended, report
         if where == "after":
             tokens, report = self.reduce(tokens, attended._replace(**passed), train=train, key=keys[2])
+        passed["entered"] = tokens.x if "entered" in self.needs else None
         tokens = tokens._replace(x=self.feed(tokens.x, drop_keys[1]))
         if where == "behind":
-            tokens, report = self.reduce(tokens, attended, train=train, key=keys[2])
+            tokens, report = self.reduce(tokens, attended._replace(**passed), train=train, key=keys[2])
         return tokens, attended, report
 
     def _observed(self, tokens: Tokens, soft: bool, needs: frozenset[str], grid: tuple[int, ...] | None) -> Attended:

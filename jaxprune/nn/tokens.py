@@ -44,7 +44,8 @@ class Attended(NamedTuple):
       values: the values.
       scores: the scorer's output for each row, under a plan with a scorer if rows cannot be removed (`Site.removable`).
       normed: the tokens that enter the layer, normalised (`Block.normed`).
-      entered: the tokens that enter the block, for a reducer between its attention, or other mixing, and its MLP.
+      entered: the tokens that enter the layer in front of the reducer: the block's attention, or other mixing, for a
+        reducer between that and its MLP; the MLP for one behind it.
     """
 
     cls_attn: Float[Array, "b h n"] | None = None

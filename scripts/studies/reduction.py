@@ -17,12 +17,12 @@ if __name__ == "__main__":
     host_memory.use_huge_pages()  # as the training program; restarts this one, hence before the slow imports
 
 import argparse
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import study
+from equal_minutes import epochs_within, minutes_of
 from flax import nnx
 from scipy import stats
 from which_tokens.published import DEIT_TINY_AT_HALF as PAPER
@@ -39,7 +39,6 @@ from jaxprune.train.progress import log_to_terminal
 
 CONFIG = "configs/reduction/small.py"
 RATES = (0.9, 0.7, 0.5, 0.25)
-TIMED_STEPS = 16
 
 
 def off_the_shelf(args, config):
@@ -85,26 +84,15 @@ def fine_tuned(args, method, seed, epochs):
     settings = {"epochs": epochs, "seed": seed, "keep_rate": 0.5}
     config = small(args, "" if method == DENSE else method, **settings)
     summary = commands.find("finetune")(config, args.out / f"{method}-{seed}")
-    learnt = summary["wall_clock"]["steps"] + summary["wall_clock"]["data"]
-    return {"accuracy": summary["accuracy"], "epochs": epochs, "minutes": learnt / 60}
+    return {"accuracy": summary["accuracy"], "epochs": epochs, "minutes": minutes_of(summary)}
 
 
 def epochs_of(args, method):
     """Returns the number of epochs that a method is fine-tuned for: those that fit into --minutes, if it is given."""
     if not args.minutes:
         return args.epochs
-    kept = args.out / "epochs.json"
-    known = json.loads(kept.read_text()) if kept.exists() else {}
-    if (key := f"{method}, {args.minutes:g} minutes") not in known:
-        config = small(args, "" if method == DENSE else method, epochs=1.0, seed=0, keep_rate=0.5)
-        per_epoch = len(inputs.source(config, "train", in_memory=False)) // config.batch_size
-        config.steps = TIMED_STEPS
-        summary = commands.find("finetune")(config, args.out / "timed" / method)
-        spent = summary["wall_clock"]
-        a_step = (spent["steps"] + spent["data"]) / (summary["steps"] - 1)  # the first counts as compilation
-        known[key] = max(round(60 * args.minutes / a_step), 1) / per_epoch
-        kept.write_text(json.dumps(known))
-    return round(known[key], 4)
+    config = small(args, "" if method == DENSE else method, epochs=1.0, seed=0, keep_rate=0.5)
+    return epochs_within(args.minutes, config, method, args.out)
 
 
 def small(args, method, **settings):

@@ -28,6 +28,14 @@ def test_each_exit_and_budgets():
     assert budget.cost[1:] == (1, 3)
 
 
+def test_budgets_by_their_cost():
+    easy = np.tile([True, True, False, False], 10)
+    exits = spent([easy, np.ones(40, bool)], [np.where(easy, 3.0, 0.1), np.full(40, 3.0)])
+    *_, small, large = points(exits, [1.5, 2.0])
+    assert (small.leaving, large.leaving) == ("for 1.5 GMAC", "for 2 GMAC")
+    assert small.cost[0] <= 1.5 < large.cost[0] <= 2
+
+
 def test_thresholds_do_not_see_the_images_that_they_are_measured_on():
     # On the even images the first exit is right, on the odd ones wrong.
     even = np.arange(40) % 2 == 0

@@ -16,9 +16,9 @@ from jaxprune.reduction import Attended, Plan
 from jaxprune.reduction.representation_shift import RepresentationShift
 
 
-def reduced(on, layer):
+def reduced(on, layer, **options):
     """The first rows that the plan keeps on a host, and the block's input."""
-    fast = reduction.apply(host(on), Plan("representation_shift", 0.5, (layer,)))
+    fast = reduction.apply(host(on), Plan("representation_shift", 0.5, (layer,), **options))
     _, aux = quickly(fast, lambda model, images: model(images))(images(on))
     return fast.block(fast.sites()[layer]), jnp.asarray(aux.features[layer - 1]), np.asarray(aux.steps[0].kept)
 
@@ -28,12 +28,15 @@ def furthest(moved, count):
 
 
 @pytest.mark.parametrize("on", ["cls", "none", "clip"])
-def test_keeps_the_rows_that_attention_moves_furthest(on):
-    block, x, kept = reduced(on, 1)
+def test_keeps_the_rows_that_the_mlp_or_attention_moves_furthest(on):
     prefix = host(on).num_prefix_tokens
-    gathered, _ = block.attend(block.heads(x))
-    moved = jnp.linalg.norm(block.mix(x, gathered) - x, axis=-1)[:, prefix:]
-    np.testing.assert_array_equal(kept, furthest(moved, kept.shape[1]))
+    for moved_by in ("mlp", "attention"):
+        block, x, kept = reduced(on, 1, moved_by=moved_by)
+        gathered, _ = block.attend(block.heads(x))
+        mixed = block.mix(x, gathered)
+        before, after = (mixed, block.feed(mixed)) if moved_by == "mlp" else (x, mixed)
+        moved = jnp.linalg.norm(after - before, axis=-1)[:, prefix:]
+        np.testing.assert_array_equal(kept, furthest(moved, kept.shape[1]), err_msg=moved_by)
 
 
 @pytest.mark.slow
@@ -59,10 +62,15 @@ def test_needs_no_attention():
     assert fast == dense
 
 
-def test_a_block_that_pools_its_rows_is_refused():
+def test_a_layer_that_is_none_is_refused():
+    with pytest.raises(UserError, match="moved_by"):
+        reduction.apply(host("cls"), Plan("representation_shift", 0.5, (1,), moved_by="block"))
+
+
+def test_a_block_that_pools_its_rows_is_refused_before_its_mlp():
     sizes = {"img_size": 64, "embed_dim": 8, "num_heads": 1, "stages": (1, 1, 1, 1), "num_classes": 2}
     model = nnx.eval_shape(lambda: models.create("hiera_tiny_224", **sizes, rngs=nnx.Rngs(0)))
     with pytest.raises(
         UserError, match="representation_shift compares rows with those that enter block 1, which pools"
     ):
-        reduction.apply(model, Plan("representation_shift", 0.5, (1,)))
+        reduction.apply(model, Plan("representation_shift", 0.5, (1,), moved_by="attention"))

@@ -197,7 +197,7 @@ def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> Non
                 host.block(site).soft_policy |= site.removable
         if step.idle:
             continue
-        if "entered" in cls.needs and host.block(step.site).pooled > 1:
+        if "entered" in cls.needs and step.reducer.where != "behind" and host.block(step.site).pooled > 1:
             raise UserError(
                 f"{shown_name(cls)} compares rows with those that enter block {layer}, which pools them first: use "
                 f"block {layer + 1}, or another method such as random."
