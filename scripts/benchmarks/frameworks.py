@@ -4,11 +4,12 @@ python scripts/benchmarks/frameworks.py [--only mae simmim …] [--throw 0.5] [-
                                         [--out benchmark_frameworks.csv]
 
 The networks are ViT-B/16 at 224 pixels, and a Swin-B for GreenMIM; throw ratios are those of the papers, or --throw for
-all. Both variants of a framework are timed in turns on whole training steps, and the ratios within each round are
-compared, because on a busy machine only ratios are meaningful. Freed memory stays with the process, because the time
-that the kernel takes to map it anew at every step varies more than the rest. "processor ratio" compares user CPU time.
-Operations are counted (`Framework.flops`); memory is what the compiler reserves for a step, without parameters and
-optimizer state. TEC's teacher targets are computed in advance, and AMT is measured after its warm-up.
+all. Pixio's recipe (configs/mim/pixio.py) is measured if --only names it. Both variants of a framework are timed in
+turns on whole training steps, and the ratios within each round are compared, because on a busy machine only ratios are
+meaningful. Freed memory stays with the process, because the time that the kernel takes to map it anew at every step
+varies more than the rest. "processor ratio" compares user CPU time. Operations are counted (`Framework.flops`); memory
+is what the compiler reserves for a step, without parameters and optimizer state. TEC's teacher targets are computed in
+advance, and AMT is measured after its warm-up.
 
 Measurements are stored next to the CSV, as .json, and are not repeated with the same settings: --only measures one
 framework at a time. The table is printed, and written as CSV and as Markdown (.md).
@@ -33,6 +34,7 @@ from jaxprune import flops, mim
 from jaxprune.bench.publish import device, publish
 from jaxprune.bench.timing import OverRounds, interleaved
 from jaxprune.errors import command
+from jaxprune.main import load_config
 from jaxprune.nn.params import merge, split
 from jaxprune.train import optimizer
 from jaxprune.train.state import TrainState
@@ -52,10 +54,14 @@ SETTINGS = {
     "amt_simmim": (VIT, 0.24),
     "greenmim": (SWIN, 0.5),
 }
+PIXIO = {f"pixio_{size}": (f"configs/mim/pixio.py:size={size}", 0.5) for size in ("base", "large", "huge")}
 
 
 def create(name, encoder, **arguments):
-    """Builds a framework."""
+    """Builds a framework, on an encoder by its name or as in a config."""
+    if name in PIXIO:
+        arguments = {**load_config(encoder).mim.to_dict(), **arguments}
+        return mim.create(arguments.pop("name"), **arguments, rngs=nnx.Rngs(0))
     return mim.create(name, encoder=encoder, **arguments, rngs=nnx.Rngs(0))
 
 
@@ -103,7 +109,7 @@ class Steps:
 
 def measure(name, args, changes):
     """Returns the row of the table for a framework."""
-    encoder, throw_ratio = SETTINGS[name]
+    encoder, throw_ratio = {**SETTINGS, **PIXIO}[name]
     throw_ratio = throw_ratio if args.throw is None else args.throw
     forms = {
         "full": {"reconstruction": "full", "throw_ratio": 0.0},
@@ -153,7 +159,8 @@ def in_markdown(rows):
 @command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", "--frameworks", nargs="+", choices=SETTINGS, default=list(SETTINGS), dest="only")
+    known = [*SETTINGS, *PIXIO]
+    parser.add_argument("--only", "--frameworks", nargs="+", choices=known, default=list(SETTINGS), dest="only")
     parser.add_argument("--throw", type=float, default=None, help="throw ratio; by default that of the papers")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
@@ -171,12 +178,12 @@ def main():
         if name not in stored["rows"]:
             changes: dict[str, Any] = {} if args.dtype == "float32" else {"dtype": jnp.dtype(args.dtype)}
             if args.tiny:
-                swin = SETTINGS[name][0] == SWIN
+                swin = name in SETTINGS and SETTINGS[name][0] == SWIN
                 heads = {"depths": (1, 1, 1, 1), "num_heads": 1} if swin else {"depth": 4, "num_heads": 1}
                 changes |= {"embed_dim": 16, **heads}
             stored["rows"][name] = measure(name, args, changes)
             kept.write_text(json.dumps(stored))
-        rows = [stored["rows"][each] for each in SETTINGS if each in stored["rows"]]
+        rows = [stored["rows"][each] for each in known if each in stored["rows"]]
         publish(title, rows, args.out, batch=args.batch, rounds=args.rounds, dtype=args.dtype)
     table = f"{title}, {device()['device']}, jax {device()['jax']}:\n\n{in_markdown(rows)}\n"
     args.out.with_suffix(".md").write_text(table)
