@@ -78,6 +78,14 @@ def test_benchmarks_name_the_device(script, tmp_path):
         assert sizes["img_size=48"] == "48" and sizes["dense"] == "80"
 
 
+def test_a_rate_that_a_method_cannot_follow_is_left_out(tmp_path):
+    arguments = (f"--model={SMALLEST}", "--img-size=96", "--batch=1", "--rounds=1", "--methods", "tome", "topk")
+    printed = run("benchmarks/reduction", tmp_path, *arguments, "--keep-rate", "0.5", "0.4")
+    assert "tome at 0.4: left out. keep_rate 0.4 is too low" in printed
+    found = [row["method"] for row in rows(tmp_path / "benchmark_reduction.csv")]
+    assert found == ["dense", "tome, 0.5", "topk, 0.5", "topk, 0.4"]
+
+
 def test_the_campaign_of_attacks_ends_without_harm(tmp_path):
     printed = run("fuzzing/campaign", tmp_path, "--share=0.002")
     found = rows(tmp_path / "campaign.csv")

@@ -18,7 +18,7 @@ if __name__ == "__main__":
 
 import argparse
 import statistics
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +29,45 @@ from jaxprune import models, reduction
 from jaxprune.bench.costs import promise
 from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved, speed_up
-from jaxprune.errors import command
+from jaxprune.errors import UserError, command
 from jaxprune.evaluate.contestants import Runner, contestants, on_smaller_images, random_images
 from jaxprune.reduction import DENSE
 from jaxprune.report.table import Table
 
 
-def named(method: str, rate: float, rates: Collection[float]) -> str:
+def named(method: str, rate: float, rates: Sequence[float]) -> str:
     """Returns the name of a method at a keep rate in the table: with one rate that of the method is enough."""
     return method if len(rates) == 1 else f"{method}, {rate:g}"
+
+
+def plans_of(model: Any, text: str, rates: Sequence[float]) -> dict[str, reduction.Plan]:
+    """Returns {name: plan} of a method at the rates that the network can follow; says which it cannot.
+
+    Raises:
+      UserError: it can follow none.
+    """
+    found: dict[float, reduction.Plan] = {}
+    refused: list[UserError] = []
+    for rate in rates:
+        try:
+            plan = reduction.Plan.from_text(text, keep_rate=rate)
+            reduction.apply(model, plan, rngs=nnx.Rngs(0))
+            found[rate] = plan
+        except UserError as error:
+            refused.append(error)
+            print(f"{text} at {rate:g}: left out. {error}")
+    if not found:
+        raise refused[0]
+    if len(set(found.values())) == 1 and not refused:
+        return {text: found[rates[0]]}  # there is one rate, or the plan says how much it removes
+    return {named(text, rate, rates): plan for rate, plan in found.items()}
 
 
 def measured(args: argparse.Namespace, model: Any, batch: int) -> list[dict[str, Any]]:
     """Returns the rows of a network with images of one size, in batches of one size."""
     plans: dict[str, reduction.Plan] = {}
     for text in args.methods:
-        # A plan that says how much it removes is the same at every rate.
-        rates = {reduction.Plan.from_text(text, keep_rate=rate): rate for rate in args.keep_rate}
-        plans |= {named(text, rate, rates.values()): plan for plan, rate in rates.items()}
+        plans |= plans_of(model, text, args.keep_rate)
     made = contestants(model, plans)
     if args.smaller:
         made |= on_smaller_images(made)
