@@ -49,7 +49,7 @@ class RepresentationShift(Reducer):
         if moved_by not in LAYERS:
             raise unknown("moved_by", moved_by, LAYERS)
         super().__init__(step, rngs=rngs)
-        self.where = LAYERS[moved_by]
+        self.where = LAYERS[moved_by] if step.removable else "after"
 
     def flops(self) -> int:
         """n·d for the distances of the n incoming rows."""

@@ -67,10 +67,12 @@ def test_a_layer_that_is_none_is_refused():
         reduction.apply(host("cls"), Plan("representation_shift", 0.5, (1,), moved_by="block"))
 
 
-def test_a_block_that_pools_its_rows_is_refused_before_its_mlp():
+@pytest.mark.parametrize("moved_by", ["mlp", "attention"])
+def test_a_block_that_pools_its_rows_is_refused(moved_by):
+    """Rows of Hiera stay, so that the layer in question is its attention in either case."""
     sizes = {"img_size": 64, "embed_dim": 8, "num_heads": 1, "stages": (1, 1, 1, 1), "num_classes": 2}
     model = nnx.eval_shape(lambda: models.create("hiera_tiny_224", **sizes, rngs=nnx.Rngs(0)))
     with pytest.raises(
         UserError, match="representation_shift compares rows with those that enter block 1, which pools"
     ):
-        reduction.apply(model, Plan("representation_shift", 0.5, (1,), moved_by="attention"))
+        reduction.apply(model, Plan("representation_shift", 0.5, (1,), moved_by=moved_by))
