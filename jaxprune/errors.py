@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 _MANY, _LISTED = 60, 12  # names in an error
 _QUOTED = 80  # letters of what was read
-PLACE = 1000  # letters of the place of what was read, with its file
+PLACE = 800  # letters of the place of what was read, with its file
 
 
 class UserError(ValueError):

@@ -57,7 +57,7 @@ RECIPES = (
     "configs/reduction/small.py:data=caltech101",
     "configs/hierarchical/small.py:data=cifar10",
     "configs/hierarchical/small.py:data=caltech101",
-    *(f"configs/dynamic/{name}.py" for name in ("dvt", "dyn_perceiver", "sar", "laudnet")),
+    *(f"configs/dynamic/{name}.py" for name in ("dvt", "dyn_perceiver", "sar", "laudnet", "small")),
     "configs/ranking/proposal.py",
     "configs/ranking/efficient.py",
     "configs/ranking/efficient_imagenet.py",

@@ -52,8 +52,8 @@ def settings(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
 
 
 def _is_checked(config: Any, folder: Path) -> bool:
-    """Whether the check of a config ends with nothing or with lines that can be printed."""
+    """Whether the check of a config finds nothing; the error is its longest line, or one that cannot be printed."""
     lines = commands.problems(config)
     if lines:
-        raise UserError(" ".join(lines))
+        raise UserError(max(lines, key=lambda line: (not line.isprintable(), len(line))))
     return True
