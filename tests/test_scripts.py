@@ -256,6 +256,29 @@ def test_segmentation_under_plans_stands_beside_heads_on_smaller_images(tmp_path
     assert all(row["n"] == dense["n"] and float(row["low"]) <= float(row["high"]) for row in (merged, smaller))
 
 
+def test_exits_of_tokens_stand_beside_the_network_without_them(tmp_path):
+    config = main.load_config(str(ROOT / "configs/dense/scenes.py:smoke,head=dtop"))
+    config.frozen = True
+    commands.find("segment")(config, tmp_path / "dtop")
+    exits = ("--exits", "thresholds=1", "thresholds=0.1", "keep_rates=0.5", "--scorer=random", "--rounds=1")
+    run(
+        "studies/segmentation",
+        tmp_path,
+        "--runs",
+        tmp_path / "dtop",
+        "--plans",
+        "img_size=24x24",
+        *exits,
+        "--out=study",
+    )
+    dense, smaller, nobody, some, scored = rows(tmp_path / "study" / "segmentation.csv")
+    assert nobody["mIoU"] == dense["mIoU"] and float(nobody["agreement"]) == 1
+    assert float(nobody["GFLOPs"]) == pytest.approx(float(dense["GFLOPs"]))
+    assert float(some["GFLOPs"]) < float(dense["GFLOPs"]) and float(scored["GFLOPs"]) < float(dense["GFLOPs"])
+    assert float(smaller["GFLOPs"]) < float(dense["GFLOPs"])
+    assert all(float(row["speed-up"]) > 0 for row in (smaller, nobody, some, scored))
+
+
 def test_a_network_in_another_process_has_its_turns(tmp_path):
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho another $2\nwhile read line; do echo done; done\n")

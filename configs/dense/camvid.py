@@ -2,7 +2,8 @@
 
 python -m jaxprune.main --config=configs/dense/camvid.py --config.data.path=DIR --config.model.weights=FILE
 
-    head   linear (BatchNorm and one linear layer, as DINOv2 evaluates features) or upernet
+    head   linear (BatchNorm and one linear layer, as DINOv2 evaluates features), upernet, segvit, or dtop, whose tokens
+           leave in the test when they are sure of their class
 
 DIR holds train/, val/ and test/ with images/ and masks/, and classes.txt, one name a line; pixels of value 11 have no
 class.
@@ -30,6 +31,25 @@ HEADS = {
         "auxiliary_weight": 0.4,
         "dropout": 0.1,
     },
+    "segvit": {
+        "name": "segvit",
+        "indices": (5, 7, 11),
+        "features": 192,
+        "head_heads": 6,
+        "layers": 1,
+        "absent_weight": 0.1,
+        "class_weight": 1.0,
+        "mask_weight": 20.0,
+        "dice_weight": 1.0,
+    },
+}
+HEADS["dtop"] = {
+    **HEADS["segvit"],
+    "name": "dtop",
+    "exits": "confidence",
+    "thresholds": 0.9,
+    "keep_per_class": 5,
+    "keep_rates": 1.0,
 }
 
 

@@ -96,6 +96,8 @@ class DToP(Segmenter):
     Exits by "scores" put a scorer such as PaPr in its place: apply a plan with a step at the input, and behind each
     head the tokens with its highest scores go on, `keep_rates` of all patches.
 
+    Trained on features of a frozen encoder (`head_logits`), the heads see all tokens, and exits act in the test alone.
+
     A call masks what has left, so that its shapes are static; with exits by scores it removes it.
     `dense.TokenEngine` removes it in any case and is faster by as much. All give equal numbers.
 
@@ -275,6 +277,17 @@ class DToP(Segmenter):
             if walk.ranking is not None and stage < len(self.heads) - 1:
                 count = min(self.num_keep(stage), walk.tokens.x.shape[1] - prefix)
                 walk = walk._replace(tokens=left_aligned(walk.tokens, count, prefix))
+        return outputs
+
+    def head_logits(
+        self, maps: Sequence[Float[Array, "b h w _"]], *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> list[StageOutput]:
+        """What every head says of the maps at its depth, where no token has left: as `without_exits` says it."""
+        outputs = []
+        for head, rows in zip(self.heads, (x.reshape(x.shape[0], -1, x.shape[-1]) for x in maps), strict=True):
+            present = jnp.ones(rows.shape[:2], bool)
+            class_logits, masks = head(rows, present)
+            outputs.append(StageOutput(class_logits, masks, ~present, present.sum(1), ()))
         return outputs
 
     def without_exits(self) -> "DToP":

@@ -1,4 +1,4 @@
-"""How many epochs of fine-tuning fit into some minutes, so that all arms of a study learn for the same time."""
+"""How many steps of training fit into some minutes, so that all arms of a study learn for the same time."""
 
 import json
 from pathlib import Path
@@ -6,29 +6,36 @@ from pathlib import Path
 from jaxprune import commands
 from jaxprune.commands.shared import inputs
 from jaxprune.config import Config
+from jaxprune.train.writer import TIMINGS
 
 TIMED_STEPS = 16
 
 
-def epochs_within(minutes: float, config: Config, name: str, out: Path) -> float:
-    """Returns the number of epochs that fit into `minutes`, at the speed of a short run of the same config.
+def steps_within(minutes: float, config: Config, name: str, out: Path) -> int:
+    """Returns the number of steps that fit into `minutes`, at the speed of a short run of the same config.
 
     Args:
       minutes: of training, without compilation and evaluation.
-      config: of fine-tuning.
+      config: of a command that trains; its length is changed.
       name: of the arm.
       out: the folder of the study, which keeps the number, so that a study goes on with it elsewhere.
     """
-    kept = out / "epochs.json"
+    kept = out / "steps.json"
     known = json.loads(kept.read_text()) if kept.exists() else {}
     if (key := f"{name}, {minutes:g} minutes") not in known:
-        per_epoch = len(inputs.source(config, "train", in_memory=False)) // config.batch_size
         config.steps = TIMED_STEPS
-        summary = commands.find("finetune")(config, out / "timed" / name)
-        a_step = 60 * minutes_of(summary) / (summary["steps"] - 1)  # the first counts as compilation
-        known[key] = max(round(60 * minutes / a_step), 1) / per_epoch
+        commands.find(config.task)(config, out / "timed" / name)
+        # Not the minutes of so short a run, which are not of its steps alone.
+        a_step = json.loads((out / "timed" / name / TIMINGS).read_text())["step_seconds"]["last"]
+        known[key] = max(round(60 * minutes / a_step), 1)
         kept.write_text(json.dumps(known))
-    return round(known[key], 4)
+    return known[key]
+
+
+def epochs_within(minutes: float, config: Config, name: str, out: Path) -> float:
+    """Returns the number of epochs that fit into `minutes`; see `steps_within`."""
+    per_epoch = len(inputs.source(config, "train", in_memory=False)) // config.batch_size
+    return round(steps_within(minutes, config, name, out) / per_epoch, 4)
 
 
 def minutes_of(summary) -> float:

@@ -1,15 +1,16 @@
 """A segmentation network under plans, and on smaller images with the same head or with heads of their own.
 
 python scripts/studies/segmentation.py --runs RUN [RUN …] --plans tome:r=40 img_size=308x420 \\
-    img_size=322x434/tome:r=30 [--rounds 7]
+    img_size=322x434/tome:r=30 [--exits thresholds=0.9 keep_rates=0.5,0.25 --scorer papr] [--rounds 7]
 
 The runs are of `segment`, such as configs/dense/camvid.py at several `--config.data.img_size`, or under a
 `--config.plan`, to which the head is then fitted. The first is dense, and the largest: --plans reduce that one, or are
 smaller images that it reads with its own head, under a plan or not; every network is tested on its held-out images.
-Differences of mIoU from the first run's dense network are paired by image, with intervals over draws of images. With
---rounds, all networks take turns on batches of --timed_batch images. Results of a network are stored under --out, so an
-interrupted study can be resumed. Writes a table, a plot of the differences against speed (or cost, without --rounds)
-and a report.
+With --exits the first run is of head=dtop: beside it without exits stands the same network whose tokens leave by other
+thresholds, or by the scores of --scorer. Differences of mIoU from the first run's dense network are paired by image,
+with intervals over draws of images. With --rounds, all networks take turns on batches of --timed_batch held-out images.
+Results of a network are stored under --out, so an interrupted study can be resumed. Writes a table, a plot of the
+differences against speed (or cost, without --rounds) and a report.
 """
 
 import argparse
@@ -21,17 +22,19 @@ import numpy as np
 import study
 from ml_collections import ConfigDict
 
-from jaxprune import checkpoints
+from jaxprune import checkpoints, reduction
 from jaxprune.bench.costs import costs
 from jaxprune.commands.segment import inputs
 from jaxprune.commands.segment.settings import test_time
-from jaxprune.commands.shared import dense_networks
+from jaxprune.commands.segment.timed_images import of_source
+from jaxprune.commands.shared import dense_networks, networks
 from jaxprune.commands.shared import inputs as shared_inputs
 from jaxprune.commands.shared.dense_settings import preprocessing
-from jaxprune.errors import command
-from jaxprune.evaluate.contestants import contestant
+from jaxprune.dense.dtop import DToP
+from jaxprune.errors import UserError, command
+from jaxprune.evaluate.contestants import contestant, gflops
+from jaxprune.evaluate.segmentation.exits import gflops_of
 from jaxprune.evaluate.segmentation.measure import measure
-from jaxprune.flops.segmenters import of_segmenter
 from jaxprune.measures.segmentation import Areas, intervals, paired_intervals
 from jaxprune.open.rivals import cheaper, is_rival, is_smaller_images
 from jaxprune.reduction import DENSE
@@ -44,28 +47,60 @@ class Tested(NamedTuple):
 
     Attributes:
       agreement: mean share of pixels with the class of its run's own network; NaN for other runs than the first.
+      gflops: mean cost of an image in 10⁹ multiply-accumulates, by the tokens that went on.
     """
 
     network: Any
     areas: Areas
     agreement: float
+    gflops: float
 
 
-def networks_of(run: str, plans: list[str]) -> dict[str, Any]:
-    """{name: network} of a run: its own, named by plan and image size, and under further plans."""
-    network = checkpoints.load_model(run)
+def networks_of(run: str, args: argparse.Namespace) -> dict[str, Any]:
+    """{name: network} of the first run: its own, named by plan and image size, and under plans and exits."""
+    first = own_network(run)
+    network = next(iter(first.values()))
+    reduced = {text: without_exits(cheaper(network, text)) for text in args.plans}
+    return {**first, **reduced, **{text: with_exits(run, text, args.scorer) for text in args.exits}}
+
+
+def own_network(run: str) -> dict[str, Any]:
+    """{name: network} of a run as it is, but without exits."""
+    network = without_exits(checkpoints.load_model(run))
     size = f"{'×'.join(map(str, network.preprocessing.sides))} px"
-    name = f"{DENSE}, {size}" if network.plan is None else f"{network.plan.text}, its own head, {size}"
-    return {name: network, **{text: cheaper(network, text) for text in plans}}
+    return {f"{DENSE}, {size}" if network.plan is None else f"{network.plan.text}, its own head, {size}": network}
 
 
-def tested(run: str, plans: list[str], out: Path) -> dict[str, Tested]:
-    """Tests the network of a run, and the same under plans; what was tested before is read."""
-    found = networks_of(run, plans)
+def without_exits(network: Any) -> Any:
+    """A network whose tokens all go on."""
+    return network.without_exits() if isinstance(network, DToP) else network
+
+
+def with_exits(run: str, text: str, scorer: str) -> DToP:
+    """The DToP of a run, whose tokens leave by other thresholds, or by the scores of a scorer.
+
+    Args:
+      text: "thresholds=0.9" or "keep_rates=0.5,0.25", a number for each head but the last, or one for all.
+    """
+    name, _, values = text.partition("=")
+    network = checkpoints.load_model(run)
+    if not isinstance(network, DToP) or name not in ("thresholds", "keep_rates"):
+        raise UserError(f"--exits {text}: write thresholds=0.9 or keep_rates=0.5,0.25, with a first run of head=dtop.")
+    numbers = [float(value) for value in values.split(",")]
+    setattr(network, name, tuple(numbers * (len(network.thresholds) if len(numbers) == 1 else 1)))
+    network.exits = "confidence" if name == "thresholds" else "scores"
+    if network.exits == "confidence":
+        return network
+    opened = networks.guide(ConfigDict({"scorer": scorer, "seed": 0}), network)
+    return reduction.apply(network, reduction.Plan("from_scores", keep_rate=1.0), scorer=opened)
+
+
+def tested(run: str, found: dict[str, Any], out: Path) -> dict[str, Tested]:
+    """Tests networks on the held-out images of a run, its own first; what was tested before is read."""
     place = lambda name: out / "tested" / f"{re.sub('[:/]|, ', '-', name)}.npz"
     missing = {name: network for name, network in found.items() if not place(name).is_file()}
     if missing:
-        config = ConfigDict(shared_inputs.recorded_config(run, group="data"))
+        config = recorded(run)
         first = dict([next(iter(found.items()))])
         outcomes = measure(
             dense_networks.arrays({**first, **missing}),
@@ -80,12 +115,19 @@ def tested(run: str, plans: list[str], out: Path) -> dict[str, Tested]:
         place("x").parent.mkdir(parents=True, exist_ok=True)
         for name in missing:
             one = outcomes[name]
-            np.savez(place(name), **one.areas._asdict(), agreement=np.mean(one.agreement))
+            cost = gflops_of(found[name], one.rows) if one.rows else gflops(found[name])
+            np.savez(place(name), **one.areas._asdict(), agreement=np.mean(one.agreement), gflops=cost)
     rows = {}
     for name, network in found.items():
         with np.load(place(name)) as file:
-            rows[name] = Tested(network, Areas(*(file[field] for field in Areas._fields)), float(file["agreement"]))
+            areas = Areas(*(file[field] for field in Areas._fields))
+            rows[name] = Tested(network, areas, float(file["agreement"]), float(file["gflops"]))
     return rows
+
+
+def recorded(run: str) -> ConfigDict:
+    """The config of a run."""
+    return ConfigDict(shared_inputs.recorded_config(run, group="data"))
 
 
 @command
@@ -95,20 +137,22 @@ def run():
     parser.add_argument(
         "--plans", nargs="*", default=["tome:r=40", "tome:r=55"], help="or img_size=ROWSxCOLUMNS, or both"
     )
+    parser.add_argument("--exits", nargs="*", default=[], help="thresholds=0.9, keep_rates=0.5,0.25; of head=dtop")
+    parser.add_argument("--scorer", default="papr", help="by whose scores tokens leave with keep_rates")
     parser.add_argument("--rounds", type=int, default=0, help="of timing; 0: none")
     parser.add_argument("--timed_batch", type=int, default=4)
     parser.add_argument("--out", type=Path, default=Path("runs/segmentation_study"))
     args = parser.parse_args()
     log_to_terminal()
     first, *others = args.runs
-    found = tested(first, args.plans, args.out)
+    found = tested(first, networks_of(first, args), args.out)
     for other in others:
-        found |= {name: one._replace(agreement=np.nan) for name, one in tested(other, [], args.out).items()}
+        found |= {n: one._replace(agreement=np.nan) for n, one in tested(other, own_network(other), args.out).items()}
     dense = next(iter(found))
     rows = []
     for name, one in found.items():
         spans, lost = intervals(one.areas), paired_intervals(one.areas, found[dense].areas)
-        row = {"network": name, "GFLOPs": of_segmenter(one.network).total / 1e9, "mIoU": spans.mean_iou.value}
+        row = {"network": name, "GFLOPs": one.gflops, "mIoU": spans.mean_iou.value}
         row |= {"low": spans.mean_iou.low, "high": spans.mean_iou.high}
         row |= {"difference": lost.value, "difference low": lost.low, "difference high": lost.high}
         row |= {"aAcc": spans.pixel_accuracy.value, "agreement": one.agreement, "n": len(one.areas.right)}
@@ -117,7 +161,11 @@ def run():
     if args.rounds:
         speed = "speed-up"
         timed = {DENSE if name == dense else name: contestant(one.network) for name, one in found.items()}
-        for row, cost in zip(rows, costs(timed, args.timed_batch, args.rounds), strict=True):
+        images = of_source(recorded(first), inputs.source(recorded(first), "eval"))
+        counted = {name: row["GFLOPs"] for name, row in zip(timed, rows, strict=True)}
+        for row, cost in zip(
+            rows, costs(timed, args.timed_batch, args.rounds, images=images, gflops=counted), strict=True
+        ):
             factor = cost.promise.range
             row |= {"speed-up": factor.value, "lowest": factor.low, "highest": factor.high}
             row |= {"measured ÷ implied": cost.promise.ratio, "verdict": cost.promise.verdict}
@@ -135,8 +183,11 @@ def run():
         sizes = [text for text in args.plans if is_smaller_images(text)]
         both = [text for text in args.plans if is_rival(text) and not is_smaller_images(text)]
         kinds = {"plans": [text for text in args.plans if text not in (*sizes, *both)], "image sizes": [dense, *sizes]}
+        kinds["exits"] = args.exits
         kinds |= {"plans on smaller images": both, "plans, heads of their own": fitted}
-        kinds["image sizes, heads of their own"] = [name for name in found if name not in (dense, *args.plans, *fitted)]
+        kinds["image sizes, heads of their own"] = [
+            name for name in found if name not in (dense, *args.plans, *args.exits, *fitted)
+        ]
         names = {kind: sorted(some, key=lambda name: of[name][speed]) for kind, some in kinds.items() if some}
         series = {
             kind: ([of[name][speed] for name in some], [100 * of[name]["difference"] for name in some])

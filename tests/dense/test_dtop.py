@@ -70,6 +70,18 @@ def test_without_exits(name):
     check_segmentation(scores, file["dense/segmentation"])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_heads_of_a_frozen_encoder_say_what_they_say_without_exits(name):
+    _, model, images = published(name, thresholds=0.5)
+    of_maps = quickly(model, lambda model, images: model.head_logits(model.features(images)))(images)
+    for output, expected in zip(of_maps, stages_of(model.without_exits(), images), strict=True):
+        close(output.class_logits, expected.class_logits, 1e-5)
+        close(output.masks, expected.masks, 1e-5)
+        np.testing.assert_array_equal(output.rows, expected.rows)
+        assert not output.exited.any()
+
+
 def check_segmentation(scores, expected):
     """The classes, where the two best differ: resized scores can tie."""
     best = np.sort(np.asarray(scores), axis=-1)

@@ -128,8 +128,6 @@ class Settings(DenseTraining):
         """Yields what several settings have to do with each other."""
         if not (config.segmenter or config.data.source):
             yield f"There are no images: give {prefix}data.source, or {prefix}segmenter, a run to test on its own."
-        if config.frozen and config.head.name == "dtop":
-            yield f"{prefix}frozen has no features for {prefix}head.name=dtop, whose exits act in it: use segvit."
         yield from (f"{prefix}test: {why}" for why in refused(lambda: test_time(config)))
 
 
