@@ -71,6 +71,10 @@ few_programs.install()
 gc.set_threshold(*gc.get_threshold()[:2], 100)
 
 
+# With --dist loadfile a file is one piece of work. The longest come first: none is left for one worker at the end.
+LONGEST = ("test_scripts", "test_eight_devices", "test_docs", "test_processes", "test_detect", "test_segment")
+
+
 @pytest.fixture
 def rng_key():
     return jax.random.key(0)
@@ -99,7 +103,8 @@ def in_a_terminal():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves tests that need eight devices to the process that has them."""
+    """Puts the longest files first; leaves tests that need eight devices to the process that has them."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
     if "--xla_force_host_platform_device_count=8" in os.environ["XLA_FLAGS"]:
         return
     elsewhere = [item for item in items if item.get_closest_marker("eight_devices")]

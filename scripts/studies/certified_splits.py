@@ -84,7 +84,16 @@ def splits(population: Population, alpha: float, args: argparse.Namespace) -> It
 
 
 def row(population: Population, alpha: float, args: argparse.Namespace) -> dict[str, Any]:
-    """The result for a bound."""
+    """The result for a bound.
+
+    Raises:
+      UserError: the last exit errs more often than that, so that no thresholds keep the bound.
+    """
+    if (least := float(population.errors[-1].mean())) > alpha:
+        raise UserError(
+            f"The last exit errs on {least:.1%} of the images, more than alpha={alpha:g}: let --rows end with the exit "
+            "that errors are counted against."
+        )
     with progress("splits", total=args.splits, unit="splits") as bar:
         results = []
         for result in splits(population, alpha, args):

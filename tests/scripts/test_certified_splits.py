@@ -36,3 +36,10 @@ def test_a_population_is_read_and_some_of_its_exits_are_a_cascade(tmp_path, caps
     np.savez(tmp_path / "other.npz", sure=population.sure)
     with pytest.raises(UserError, match="has no array errors"):
         certified_splits.stored(tmp_path / "other.npz", [])
+
+
+def test_a_bound_that_the_last_exit_exceeds_itself_is_refused(tmp_path):
+    population = certified_splits.invented(2_000)
+    first = population._replace(sure=population.sure[:1], errors=population.errors[:1], costs=population.costs[:1])
+    with pytest.raises(UserError, match=r"The last exit errs on .* more than alpha=0\.1: let --rows end"):
+        certified_splits.row(first, 0.1, arguments(tmp_path))
