@@ -367,30 +367,20 @@ def test_gradients_are_compared(tmp_path):
 
 
 @pytest.mark.campaign
-def test_pre_training_and_detection_from_scratch_are_compared_at_equal_time(tmp_path):
-    arguments = ["--smoke", "--seeds", 0, 1, "--minutes=0.001", "--out=study"]
-    scores = lambda box: {"box AP": box, "mask AP": box / 2, "box AP50": 2 * box}
-    steps = lambda before, after: {"steps of pre-training": before, "steps of detection": after}
-    pieces = {
-        "step seconds": {"PR-MIM": 0.01, "from scratch": 0.02},
-        "from scratch-0": {**scores(0.2), **steps(0, 3)},
-        "PR-MIM-0": {**scores(0.3), **steps(2, 2)},
-        "from scratch-1": {**scores(0.1), **steps(0, 3)},
-    }
-    (tmp_path / "study").mkdir()
-    place = tmp_path / "study" / "pieces.jsonl"
-    place.write_text("".join(json.dumps([name, values]) + "\n" for name, values in pieces.items()))
-    assert "No time left for PR-MIM-1" in run("studies/detection", tmp_path, *arguments, "--hours=-1")
+def test_pre_training_for_dense_tasks_and_training_from_scratch_are_compared_at_equal_time(tmp_path):
+    arguments = ["--task=segment", "--smoke", "--minutes=0.02", "--out=study"]
+    printed = run("studies/dense_pretraining", tmp_path, *arguments, "--seeds", 0)
+    assert "PR-MIM, seed 0: mIoU" in printed
     (difference,) = rows(tmp_path / "study" / "differences.csv")
-    assert float(difference["box AP"]) == pytest.approx(0.1) and difference["± box AP"] == "nan"  # of seed 0 alone
-    # What is stored is not measured again.
-    assert "The study is complete." in run("studies/detection", tmp_path, *arguments)
-    measured = dict(json.loads(line) for line in place.read_text().splitlines())
-    assert {name: measured[name] for name in pieces} == pieces
-    assert measured["PR-MIM-1"]["steps of pre-training"] == 2 and 0 <= measured["PR-MIM-1"]["box AP"] <= 1
-    assert [row["training"] for row in rows(tmp_path / "study" / "study_detection.csv")] == ["from scratch", "PR-MIM"]
-    assert len(rows(tmp_path / "study" / "seeds.csv")) == 4
-    assert "its 95 % confidence interval" in (tmp_path / "study" / "report.html").read_text()
+    assert difference["difference"] == "PR-MIM - from scratch" and difference["± mIoU"] == "nan"  # one seed
+    scratch, before = rows(tmp_path / "study" / "dense_pretraining.csv")
+    assert float(scratch["steps of pre-training"]) == 0 < float(before["steps of pre-training"])
+    assert float(before["steps with labels"]) < float(scratch["steps with labels"])
+    # A complete study is read, not run again.
+    written = (tmp_path / "study" / "PR-MIM-0" / "segment" / "complete.json").stat().st_mtime_ns
+    run("studies/dense_pretraining", tmp_path, *arguments, "--seeds", 0)
+    assert (tmp_path / "study" / "PR-MIM-0" / "segment" / "complete.json").stat().st_mtime_ns == written
+    assert "Equal time" in (tmp_path / "study" / "report.html").read_text()
 
 
 def test_pre_training_methods_are_compared(tmp_path):

@@ -16,17 +16,17 @@ Found = Mapping[str, Sequence[Mapping[str, float]]]  # by arm, for each seed {me
 
 
 def over_seeds(
-    arms: Iterable[str], seeds: int, measure: Callable[[str, int], Mapping[str, float]]
+    arms: Iterable[str], seeds: int | Iterable[int], measure: Callable[[str, int], Mapping[str, float]]
 ) -> dict[str, list[Mapping[str, float]]]:
     """Measures every arm with every seed, and prints the results.
 
     Args:
       arms: names of the arms.
-      seeds: number of seeds, from 0.
+      seeds: the seeds, or their number, from 0.
       measure: (arm, seed) -> {measure: value}.
     """
     found: dict[str, list[Mapping[str, float]]] = {arm: [] for arm in arms}
-    for seed in range(seeds):
+    for seed in range(seeds) if isinstance(seeds, int) else seeds:
         for arm, values in found.items():
             values.append(measure(arm, seed))
             print(f"{arm}, seed {seed}: {', '.join(f'{k} {v:.4g}' for k, v in values[-1].items())}", flush=True)
