@@ -131,7 +131,7 @@ def run():
 
     found = study.over_seeds(args.arms, args.seeds, lambda arm, seed: measure(args, arm, seed))
     means, differences = study.intervals(found, "training"), study.paired(found, pairs(args.arms))
-    tables = {"dense_pretraining": means, **({"differences": differences} if differences else {})}
+    tables = {"dense_pretraining": means, "differences": differences}
     title = f"The built-in scenes, {args.task}, {args.minutes:g} minutes of steps each"
     with study.published(args.out, title, "Equal time", tables) as section:
         section.text(

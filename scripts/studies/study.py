@@ -95,12 +95,13 @@ def published(
       out: the directory of the files.
       title: of the study.
       section: title of the report's section.
-      tables: {name of the CSV file: its rows}.
+      tables: {name of the CSV file: its rows}; one without rows is left out.
       quiet: print nothing.
     """
     out.mkdir(parents=True, exist_ok=True)
     for name, rows in tables.items():
-        publish(title, rows, out / f"{name}.csv", quiet=quiet)
+        if rows:
+            publish(title, rows, out / f"{name}.csv", quiet=quiet)
     page = Report("jaxprune study", title)
     body = page.section(section, slug="study")
     yield body

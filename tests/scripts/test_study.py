@@ -53,3 +53,11 @@ def test_student_interval():
     mean, half = student_interval([1.0, 2.0, 3.0])
     assert mean == 2.0 and half == pytest.approx(4.30265 / 3**0.5, rel=1e-5)
     assert np.isnan(student_interval([1.0])[1])
+
+
+def test_a_table_without_rows_is_left_out(tmp_path, capsys):
+    tables = {"study_means": study.intervals(measured()), "study_paired": study.paired(measured(), [])}
+    with study.published(tmp_path, "A study", "Accuracy", tables):
+        pass
+    assert (tmp_path / "study_means.csv").is_file() and not (tmp_path / "study_paired.csv").exists()
+    assert (tmp_path / "report.html").is_file() and "study_means.csv" in capsys.readouterr().out
