@@ -354,10 +354,10 @@ def test_peers_time_networks_for_pixels(tmp_path):
     run("benchmarks/peers", tmp_path, "--tiny", "--burst=0.01", "--threads=1", "--rounds=1", "--only", "pixels")
     found = rows(tmp_path / "benchmark_peers" / "peers.csv")
     kinds = [row["group"].rpartition(", ")[2] for row in found]
-    assert kinds == ["forward", "step of 2", "forward", "step of 1"]
+    assert kinds == ["forward", "step of 2", "forward", "forward", "step of 1"]
     assert all(float(row["images/s"]) > 0 for row in found)
-    upernet, upernet_step, vitdet, vitdet_step = (int(row["parameters"]) for row in found)
-    assert upernet == upernet_step != vitdet == vitdet_step
+    upernet, upernet_step, segvit, vitdet, vitdet_step = (int(row["parameters"]) for row in found)
+    assert upernet == upernet_step != vitdet == vitdet_step and segvit not in (upernet, vitdet)
 
 
 def test_gradients_are_compared(tmp_path):

@@ -16,10 +16,10 @@ the rate of an array copy, both measured in the same rounds.
 `--torch-python` is an interpreter with torch, timm and torchvision, and with transformers for "pixels"; `--onnx-python`
 is one with jax2onnx, onnxruntime and this library's dependencies. Without them the corresponding contestants are left
 out. Sections: "dense" networks; "reduced" networks (Top-K, ToMe); "mae" and "finetune", optimizer steps; "pixels",
-UPerNet at 512 pixels and the backbone of ViTDet at 1024, forward passes and optimizer steps of one or two images;
-"input", reading JPEG files on one core; "first", the time from the start of a process to its first logits, with an
-empty and with a filled cache of compiled programs ("ms once built": without importing, building the network and reading
-its weights).
+UPerNet and SegViT at 512 pixels and the backbone of ViTDet at 1024, forward passes and (but for SegViT) optimizer steps
+of one or two images; "input", reading JPEG files on one core; "first", the time from the start of a process to its
+first logits, with an empty and with a filled cache of compiled programs ("ms once built": without importing, building
+the network and reading its weights).
 
 Measurements are stored in OUT/rounds.jsonl, from which an interrupted run resumes. Writes OUT/peers.md and
 OUT/peers.csv. Needs Linux or macOS.
@@ -241,11 +241,16 @@ def steps(run: Run, task: str, model: str) -> list[Contestant]:
 def of_pixels(run: Run) -> list[Group]:
     """Returns the groups of networks for large images, one image at a time."""
     tiny, found = run.args.tiny, []
-    for title, model, head, side in (("UPerNet, BEiT-B", UPERNET, "upernet", 512), ("ViTDet-B", VITDET, "", 1024)):
+    for title, model, head, side in (
+        ("UPerNet, BEiT-B", UPERNET, "upernet", 512),
+        ("SegViT, ViT-B", BASE, "segvit", 512),
+        ("ViTDet-B", VITDET, "", 1024),
+    ):
         job = run.job("maps", model, head=head, side=64 if tiny else side, classes=150, batch=1)
+        job["head_heads"] = 2 if tiny else 12
         job["sizes"] = {**job["sizes"], "img_size": job["side"]}
         job["arguments"].setdefault("patch_size", 16)  # the network's default
-        for task in ("maps", "maps_step"):
+        for task in ("maps",) if head == "segvit" else ("maps", "maps_step"):
             # BatchNorm of a map pooled to one place needs two images in PyTorch.
             job["batch"] = 2 if head and task == "maps_step" else 1
             all_ = [

@@ -94,7 +94,7 @@ def finetune(job: Job) -> Made:
 
 
 def of_pixels(job: Job) -> Any:
-    """Returns UPerNet, or the backbone of a detector, with new weights."""
+    """Returns UPerNet, SegViT, or the backbone of a detector, with new weights."""
     from flax import nnx
 
     from jaxprune import compile_cache, dense, models
@@ -103,6 +103,8 @@ def of_pixels(job: Job) -> Any:
     if not job.head:
         return models.create(job.model, **job.sizes, drop_path_rate=0.0, rngs=nnx.Rngs(0))
     sizes = {"img_size": job.side, "num_classes": job.classes, **job.sizes}
+    if job.head == "segvit":
+        sizes["head_heads"] = job.head_heads
     return dense.create(job.head, encoder=job.model, **sizes, rngs=nnx.Rngs(0))
 
 

@@ -62,10 +62,12 @@ def finetune(job: Job) -> Made:
 
 
 def of_pixels(job: Job, *, auxiliary: bool):
-    """Returns transformers' UPerNet on BEiT, or its ViTDet, with new weights, and the versions."""
+    """Returns transformers' UPerNet on BEiT, its ViTDet, or SegViT on timm's ViT, new weights; and the versions."""
+    torch.set_num_threads(job.threads)
+    if job.head == "segvit":
+        return segvit(job)
     import transformers  # pyright: ignore[reportMissingImports]
 
-    torch.set_num_threads(job.threads)
     sizes = {"hidden_size": "embed_dim", "num_hidden_layers": "depth", "num_attention_heads": "num_heads"}
     common = {theirs: job.arguments[ours] for theirs, ours in sizes.items()}
     common |= {"image_size": job.side, "patch_size": job.arguments["patch_size"], "drop_path_rate": 0.0}
@@ -88,6 +90,16 @@ def of_pixels(job: Job, *, auxiliary: bool):
     return transformers.VitDetModel(vitdet), versions(transformers)
 
 
+def segvit(job: Job):
+    """Returns SegViT on timm's ViT, with new weights, and the versions."""
+    import timm  # pyright: ignore[reportMissingImports]
+    from pytorch_segvit import SegViT  # pyright: ignore[reportMissingImports]
+
+    encoder = timm.create_model(job.model, num_classes=0, global_pool="", **job.sizes)
+    encoder.norm = torch.nn.Identity()
+    return SegViT(encoder, job.classes, encoder.embed_dim // 2, job.head_heads), versions(timm)
+
+
 def maps(job: Job) -> Made:
     """Computes the classes of all pixels, or the map that a detector reads."""
     model, facts = of_pixels(job, auxiliary=False)
@@ -99,6 +111,8 @@ def maps(job: Job) -> Made:
         with torch.inference_mode():
             if not job.head:
                 return model(images).last_hidden_state
+            if job.head == "segvit":
+                return model(images)
             return F.interpolate(model(images).logits, images.shape[2:], mode="bilinear", align_corners=False)
 
     return run, {"parameters": parameters, **facts}
