@@ -260,7 +260,7 @@ def test_exits_of_tokens_stand_beside_the_network_without_them(tmp_path):
     config = main.load_config(str(ROOT / "configs/dense/scenes.py:smoke,head=dtop"))
     config.frozen = True
     commands.find("segment")(config, tmp_path / "dtop")
-    exits = ("--exits", "thresholds=1", "thresholds=0.1", "keep_rates=0.5", "--scorer=random", "--rounds=1")
+    exits = ("--exits", "thresholds=1", "thresholds=0.1", "keep_rates=0.5:random", "--rounds=1")
     run(
         "studies/segmentation",
         tmp_path,

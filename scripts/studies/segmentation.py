@@ -1,16 +1,16 @@
 """A segmentation network under plans, and on smaller images with the same head or with heads of their own.
 
 python scripts/studies/segmentation.py --runs RUN [RUN …] --plans tome:r=40 img_size=308x420 \\
-    img_size=322x434/tome:r=30 [--exits thresholds=0.9 keep_rates=0.5,0.25 --scorer papr] [--rounds 7]
+    img_size=322x434/tome:r=30 [--exits thresholds=0.9 keep_rates=0.5,0.25:papr] [--rounds 7]
 
 The runs are of `segment`, such as configs/dense/camvid.py at several `--config.data.img_size`, or under a
 `--config.plan`, to which the head is then fitted. The first is dense, and the largest: --plans reduce that one, or are
 smaller images that it reads with its own head, under a plan or not; every network is tested on its held-out images.
 With --exits the first run is of head=dtop: beside it without exits stands the same network whose tokens leave by other
-thresholds, or by the scores of --scorer. Differences of mIoU from the first run's dense network are paired by image,
-with intervals over draws of images. With --rounds, all networks take turns on batches of --timed_batch held-out images.
-Results of a network are stored under --out, so an interrupted study can be resumed. Writes a table, a plot of the
-differences against speed (or cost, without --rounds) and a report.
+thresholds, or by a scorer's scores, such as PaPr's. Differences of mIoU from the first run's dense network are paired
+by image, with intervals over draws of images. With --rounds, all networks take turns on batches of --timed_batch
+held-out images. Results of a network are stored under --out, so an interrupted study can be resumed. Writes a table, a
+plot of the differences against speed (or cost, without --rounds) and a report.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def networks_of(run: str, args: argparse.Namespace) -> dict[str, Any]:
     first = own_network(run)
     network = next(iter(first.values()))
     reduced = {text: without_exits(cheaper(network, text)) for text in args.plans}
-    return {**first, **reduced, **{text: with_exits(run, text, args.scorer) for text in args.exits}}
+    return {**first, **reduced, **{text: with_exits(run, text) for text in args.exits}}
 
 
 def own_network(run: str) -> dict[str, Any]:
@@ -76,22 +76,25 @@ def without_exits(network: Any) -> Any:
     return network.without_exits() if isinstance(network, DToP) else network
 
 
-def with_exits(run: str, text: str, scorer: str) -> DToP:
+def with_exits(run: str, text: str) -> DToP:
     """The DToP of a run, whose tokens leave by other thresholds, or by the scores of a scorer.
 
     Args:
-      text: "thresholds=0.9" or "keep_rates=0.5,0.25", a number for each head but the last, or one for all.
+      text: "thresholds=0.9" or "keep_rates=0.5,0.25:papr", a number for each head but the last, or one for all.
     """
     name, _, values = text.partition("=")
+    values, _, scorer = values.partition(":")
     network = checkpoints.load_model(run)
     if not isinstance(network, DToP) or name not in ("thresholds", "keep_rates"):
-        raise UserError(f"--exits {text}: write thresholds=0.9 or keep_rates=0.5,0.25, with a first run of head=dtop.")
+        raise UserError(
+            f"--exits {text}: write thresholds=0.9 or keep_rates=0.5,0.25:papr; the first run is of head=dtop."
+        )
     numbers = [float(value) for value in values.split(",")]
     setattr(network, name, tuple(numbers * (len(network.thresholds) if len(numbers) == 1 else 1)))
     network.exits = "confidence" if name == "thresholds" else "scores"
     if network.exits == "confidence":
         return network
-    opened = networks.guide(ConfigDict({"scorer": scorer, "seed": 0}), network)
+    opened = networks.guide(ConfigDict({"scorer": scorer or "papr", "seed": 0}), network)
     return reduction.apply(network, reduction.Plan("from_scores", keep_rate=1.0), scorer=opened)
 
 
@@ -137,8 +140,7 @@ def run():
     parser.add_argument(
         "--plans", nargs="*", default=["tome:r=40", "tome:r=55"], help="or img_size=ROWSxCOLUMNS, or both"
     )
-    parser.add_argument("--exits", nargs="*", default=[], help="thresholds=0.9, keep_rates=0.5,0.25; of head=dtop")
-    parser.add_argument("--scorer", default="papr", help="by whose scores tokens leave with keep_rates")
+    parser.add_argument("--exits", nargs="*", default=[], help="thresholds=0.9, keep_rates=0.5,0.25:papr; of head=dtop")
     parser.add_argument("--rounds", type=int, default=0, help="of timing; 0: none")
     parser.add_argument("--timed_batch", type=int, default=4)
     parser.add_argument("--out", type=Path, default=Path("runs/segmentation_study"))
