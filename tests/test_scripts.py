@@ -213,6 +213,8 @@ def test_cascades_of_sizes_and_plans_are_timed_beside_their_stages(tmp_path):
         assert sum(map(float, row["shares"].split())) == pytest.approx(1, abs=0.02)
     curve = rows(tmp_path / "cascades" / "curve.csv")
     assert len(curve) == (6 + 4) * 16 and (tmp_path / "cascades" / "cascades.svg").is_file()
+    drawn = (tmp_path / "cascades" / "throughput.svg").read_text()
+    assert all(text in drawn for text in ("images/s, batches of 8", "tome:r=2", "within 0.5 points"))
     population = ("--exits=cascades/exits.npz", "--splits=3", "--images=60", "--alpha=0.3", "--rows", 0, 3)
     assert "any step above alpha" in run("studies/certified_splits", tmp_path, *population)
     settings = ("--stages", 16, "tome:r=2", "img_size=12/tome:r=2", "--longest", 1, "--batch", 8, "--rounds", 0)

@@ -13,8 +13,8 @@ on at most --alpha of the images, with confidence 0.9 over all cascades together
 stage alone: accuracy and agreement with 95 % intervals, and the throughput of a shuffled stream, in turns, for each
 batch size. With --queue the same images also go one by one through `dynamic.Server`, in turns with the engine without
 it: the overhead of its queue. Features are stored under --out, so an interrupted run can be resumed. Prints a table,
-and writes a CSV, a curve of all budgets (`curve.csv`), a plot, and the exits of all test images (`exits.npz`, for
-scripts/studies/certified_splits.py).
+and writes a CSV, a curve of all budgets (`curve.csv`), plots of agreement over cost and of accuracy over throughput,
+and the exits of all test images (`exits.npz`, for scripts/studies/certified_splits.py).
 """
 
 import argparse
@@ -204,6 +204,8 @@ def main(args: argparse.Namespace) -> None:
         _time(args, batch, engines, dense, rows, stream)
         if args.queue:
             _time_queue(args, batch, engines, rows, stream)
+    if args.rounds:
+        _draw_speed(args.out, rows, args.batch[0])
     title = f"cascades of {args.network}, batch {', '.join(map(str, args.batch))}"
     publish(title, rows, args.out / "benchmark_cascades.csv")
 
@@ -305,6 +307,28 @@ def _draw(folder: Path, rows: list[dict[str, Any]], curve: list[dict[str, Any]])
         joined=False,
     )
     plots.save(figure, folder / "cascades")
+
+
+def _draw_speed(folder: Path, rows: list[dict[str, Any]], batch: int) -> None:
+    """Draws accuracy over measured throughput: image sizes, plans and cascades."""
+    rate, series = f"images/s, batch {batch}", {}
+    for row in sorted(rows, key=lambda row: row[rate]):
+        alone = "plans" if ":" in row["network"] else "image sizes"
+        series.setdefault(alone if row["network"] == row["stages"] else "cascades", []).append(row)
+    columns = lambda *names: {kind: [[row[name] for row in some] for name in names] for kind, some in series.items()}
+    labels = {kind: [row["network"].removeprefix("cascade ") for row in some] for kind, some in series.items()}
+    figure = plots.scatter_plot(
+        {kind: (x, y) for kind, (x, y) in columns(rate, "accuracy").items()},
+        f"images/s, batches of {batch}",
+        "accuracy",
+        labels=labels,
+        intervals={
+            kind: list(zip(*ends, strict=True)) for kind, ends in columns("accuracy low", "accuracy high").items()
+        },
+        shares=True,
+        joined=False,
+    )
+    plots.save(figure, folder / "throughput")
 
 
 if __name__ == "__main__":
