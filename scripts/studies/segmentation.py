@@ -128,6 +128,12 @@ def tested(run: str, found: dict[str, Any], out: Path) -> dict[str, Tested]:
     return rows
 
 
+def require_other_names(own: dict[str, Any], found: dict[str, Any], run: str) -> None:
+    """Raises a `UserError` if networks of a further run have names of those before, whose results are stored by name."""
+    if both := sorted(set(own) & set(found)):
+        raise UserError(f'--runs {run}: there is a "{both[0]}" before it: test this run alone, with another --out.')
+
+
 def recorded(run: str) -> ConfigDict:
     """The config of a run."""
     return ConfigDict(shared_inputs.recorded_config(run, group="data"))
@@ -149,7 +155,9 @@ def run():
     first, *others = args.runs
     found = tested(first, networks_of(first, args), args.out)
     for other in others:
-        found |= {n: one._replace(agreement=np.nan) for n, one in tested(other, own_network(other), args.out).items()}
+        own = own_network(other)
+        require_other_names(own, found, other)
+        found |= {name: one._replace(agreement=np.nan) for name, one in tested(other, own, args.out).items()}
     dense = next(iter(found))
     rows = []
     for name, one in found.items():
