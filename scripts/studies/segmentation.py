@@ -129,7 +129,11 @@ def tested(run: str, found: dict[str, Any], out: Path) -> dict[str, Tested]:
 
 
 def require_other_names(own: dict[str, Any], found: dict[str, Any], run: str) -> None:
-    """Raises a `UserError` if networks of a further run have names of those before, whose results are stored by name."""
+    """Refuses a further run whose networks have names of those before: results are stored by name.
+
+    Raises:
+      UserError: there is such a name.
+    """
     if both := sorted(set(own) & set(found)):
         raise UserError(f'--runs {run}: there is a "{both[0]}" before it: test this run alone, with another --out.')
 
