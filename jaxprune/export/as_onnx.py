@@ -20,7 +20,7 @@ from jaxprune.export.as_stablehlo import writable
 from jaxprune.export.portable import flat, trace
 from jaxprune.export.program import IMAGES, Program, as_text, describe, program
 from jaxprune.export.verify import BATCHES, Run, Verified, pixels, write_verified
-from jaxprune.ops import depthwise
+from jaxprune.ops.convolution import as_operators
 from jaxprune.reduction.parts.find_method import shown_name
 from jaxprune.train.progress import still
 
@@ -120,7 +120,7 @@ def converted(exported: Program, batch_size: int | None) -> Any:
     # Traced here instead of by jax2onnx, which replaces functions of `jax.numpy` while tracing by its own ones, and
     # those do not support a symbolic batch size. The function passed to it calls primitives only.
     try:
-        with depthwise.implementation_of("grouped"):  # ONNX has an operator for it
+        with as_operators():  # ONNX has them, too
             function = flat(trace(flat(trace(lambda *arrays: exported.call(*arrays), *specs)), *specs))
         with _quiet():
             file: Any = to_onnx(

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from jaxprune.ops.depthwise import implementation_of
+from jaxprune.ops.convolution import as_operators
 
 
 def multiply_accumulates(model: Any, call: Callable[..., Any], *inputs: Any, without: str = "") -> tuple[int, Any]:
@@ -25,7 +25,7 @@ def multiply_accumulates(model: Any, call: Callable[..., Any], *inputs: Any, wit
     """
     graph, state = nnx.split(model)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
-    with implementation_of("grouped"):
+    with as_operators():
         jaxpr, result = jax.make_jaxpr(
             lambda state, *inputs: call(nnx.merge(graph, state), *inputs), return_shape=True
         )(shapes, *inputs)

@@ -8,13 +8,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from jaxprune.ops import winograd
 from jaxprune.ops.depthwise import depthwise_conv2d, depthwise_conv3d
 
 
 class Conv(nnx.Module):
     """A square convolution with the kernel (k, k, in / groups, out).
 
-    A 1×1 convolution runs as one matrix product, a depth-wise one as `ops.depthwise_conv2d` does.
+    A 1×1 convolution runs as one matrix product, a depth-wise one as `ops.depthwise_conv2d` does, and on CPU a 3×3
+    one of large maps as `ops.winograd` does.
 
     Args:
       padding: zeros on every side, as in PyTorch; or "SAME" as in TensorFlow: output size input / stride, with an odd
@@ -64,6 +66,8 @@ class Conv(nnx.Module):
         elif size == 1 and pads == ((0, 0), (0, 0)) and self.groups == 1:
             x = x[:, ::stride, ::stride]
             y = (x.reshape(-1, x.shape[-1]) @ kernel[0, 0]).reshape(*x.shape[:-1], -1)
+        elif stride == 1 and self.groups == 1 and winograd.is_faster(x, kernel):
+            y = winograd.conv2d_3x3(x, kernel, pads)
         else:
             y = jax.lax.conv_general_dilated(
                 x,

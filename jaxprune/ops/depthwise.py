@@ -1,8 +1,5 @@
 """Depth-wise convolution, fast where XLA's grouped convolution is not."""
 
-import contextlib
-import contextvars
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import jax
@@ -11,24 +8,9 @@ from jax import Array, lax
 from jaxtyping import Float
 
 from jaxprune.errors import UserError
-from jaxprune.ops.platform import platform
+from jaxprune.ops.convolution import are_operators
 
 Implementation = Literal["shift_add", "grouped"]
-_forced: contextvars.ContextVar[Implementation | None] = contextvars.ContextVar("depthwise", default=None)
-
-
-@contextlib.contextmanager
-def implementation_of(name: Implementation) -> Iterator[None]:
-    """Fixes the implementation at trace time inside the context, for programs that run on another platform."""
-    token = _forced.set(name)
-    try:
-        yield
-    finally:
-        _forced.reset(token)
-
-
-def _usual() -> Implementation:
-    return _forced.get() or ("shift_add" if platform() == "cpu" else "grouped")
 
 
 def depthwise_conv2d(
@@ -47,8 +29,8 @@ def depthwise_conv2d(
       kernel: one filter a channel; k is odd.
       bias: added to every channel, or None.
       implementation: "shift_add" sums k² shifted copies, "grouped" is XLA's grouped convolution. They agree up to
-        rounding. None takes that of `implementation_of`, or else the faster one: shift_add on CPU, grouped on GPU and
-        TPU.
+        rounding. None takes the faster one: shift_add on CPU, grouped on GPU and TPU and inside
+        `ops.convolution.as_operators`.
       stride: stride of the convolution.
       padding: zeros ((above, below), (left, right)); None stands for k // 2, which keeps the size at stride 1.
 
@@ -69,6 +51,10 @@ def depthwise_conv2d(
     else:
         out = _sum_of_shifts(jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel, stride)
     return out if bias is None else out + bias.astype(x.dtype)[None, None, None, :]
+
+
+def _usual() -> Implementation:
+    return "grouped" if are_operators() else "shift_add"
 
 
 def _grouped(x: Array, kernel: Array, stride: int, padding: tuple[tuple[int, int], tuple[int, int]]) -> Array:

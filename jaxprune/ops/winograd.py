@@ -1,0 +1,71 @@
+"""3×3 convolution by Winograd's minimal filtering (Lavin and Gray, 2016), fast where XLA's operator is not."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from jaxprune.ops.convolution import are_operators
+
+# F(2×2, 3×3): four neighbouring results take 16 products of transformed values in place of 36.
+_RESULTS, _POINTS = 2, 4
+# With fewer places, transforming the filters takes longer than what it saves: measured for 24 to 2,048 channels.
+_PLACES = 4096
+_KERNEL_TRANSFORM = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+
+
+def is_faster(x: Float[Array, "b h w i"], kernel: Float[Array, "k k i o"]) -> bool:
+    """Whether `conv2d_3x3` is to convolve maps at stride 1: on CPU, in float32, 3×3 filters and many places."""
+    if are_operators() or kernel.shape[:2] != (3, 3) or x.dtype != jnp.float32:
+        return False
+    batch = x.shape[0] if isinstance(x.shape[0], int) else 1  # a symbolic batch can be of one image
+    return batch * x.shape[1] * x.shape[2] >= _PLACES
+
+
+def conv2d_3x3(
+    x: Float[Array, "b h w i"],
+    kernel: Float[Array, "3 3 i o"],
+    padding: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1)),
+) -> Float[Array, "b H W o"]:
+    """Correlates maps with 3×3 filters at stride 1 (no kernel flip), by Winograd's F(2×2, 3×3).
+
+    Lavin and Gray (2016), Eq. 8. Takes 16 matrix products of a quarter of the places instead of nine of all of them,
+    2.25 times fewer multiplications. Differs from the direct sum by rounding, in float32 about 1e-6 of
+    the largest value.
+
+    >>> import jax.numpy as jnp
+    >>> conv2d_3x3(jnp.ones((1, 5, 6, 2)), jnp.ones((3, 3, 2, 1)))[0, :2, :3, 0]
+    Array([[ 8., 12., 12.],
+           [12., 18., 18.]], dtype=float32)
+
+    Args:
+      x: NHWC maps, float32.
+      kernel: HWIO.
+      padding: zeros ((above, below), (left, right)).
+    """
+    batch, features = x.shape[0], kernel.shape[-1]
+    sides = [side + sum(pads) - 2 for side, pads in zip(x.shape[1:3], padding, strict=True)]
+    rows, columns = (-(-side // _RESULTS) for side in sides)
+    filled = [(low, high + side % _RESULTS) for (low, high), side in zip(padding, sides, strict=True)]
+    x = jnp.pad(x, ((0, 0), *filled, (0, 0)))
+    points = range(_POINTS)
+    inputs = [_input([x[:, i::_RESULTS, j::_RESULTS][:, :rows, :columns] for i in points]) for j in points]
+    inputs = [_input([inputs[j][point] for j in points]) for point in points]
+    transform = jnp.asarray(_KERNEL_TRANSFORM, kernel.dtype)
+    filters = jnp.einsum("ai,bj,ijco->abco", transform, transform, kernel)
+    products = [[inputs[a][b].reshape(-1, x.shape[-1]) @ filters[a, b] for a in points] for b in points]
+    half = [_output(of_column) for of_column in products]
+    tiles = [_output([half[b][row] for b in points]) for row in range(_RESULTS)]
+    y = jnp.stack([jnp.stack(row, axis=1) for row in tiles], axis=1)  # (b·rows·columns, 2, 2, o)
+    y = y.reshape(batch, rows, columns, _RESULTS, _RESULTS, features).swapaxes(2, 3)
+    return y.reshape(batch, rows * _RESULTS, columns * _RESULTS, features)[:, : sides[0], : sides[1]]
+
+
+def _input(d: list[Array]) -> list[Array]:
+    """Transforms four neighbouring values of the input, Bᵀ of Eq. 7."""
+    return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
+
+
+def _output(m: list[Array]) -> list[Array]:
+    """Transforms four products to two neighbouring results, Aᵀ of Eq. 7."""
+    return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
