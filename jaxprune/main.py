@@ -28,7 +28,7 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
 import jaxprune
-from jaxprune import closed_loops, compile_cache, config_imports, processes
+from jaxprune import compile_cache, config_imports, processes, tensorstore_threads
 from jaxprune.config import LIST_ARGUMENTS, Arguments, Config
 from jaxprune.errors import UserError, fail, nearest, unknown
 
@@ -232,7 +232,7 @@ def main(argv: list[str]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
-    closed_loops.pass_over()
+    tensorstore_threads.pass_over()
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
     if _COMPILE_FOR.value:
@@ -267,7 +267,7 @@ def _compile_for(text: str, config: Config, workdir: Path, named: bool, price: f
       price: of one chip for an hour; 0 if it is not known.
     """
     from jaxprune import accelerators
-    from jaxprune.commands.shared.described import compile_for
+    from jaxprune.commands.shared.ahead_of_time import compile_for
 
     try:
         target = accelerators.Target.parse(text)

@@ -15,10 +15,10 @@ from jaxprune.accelerators.hlo import Module
 from jaxprune.commands import finetune, pretrain
 from jaxprune.commands.shared.training import Length
 from jaxprune.errors import UserError
-from jaxprune.nn import attention, kernels
+from jaxprune.nn import attention, attention_kernels
 from jaxprune.nn.params import merge, split, without_parameters
 from jaxprune.reduction import At, Plan
-from jaxprune.train.lowered import lower
+from jaxprune.train.abstract_step import lower
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("libtpu")
@@ -124,7 +124,7 @@ def test_the_forward_pass_of_every_reducer_compiles(method):
 @pytest.mark.parametrize(("kind", "count"), [("plain", 0), ("pallas", 1)])
 def test_attention_is_the_kernel_that_was_asked_for(kind, count):
     """On a CPU host, whose own choice would be another one."""
-    with compiling_for(ONE) as devices, kernels.implementation(kind):
+    with compiling_for(ONE) as devices, attention_kernels.implementation(kind):
         sharding = NamedSharding(parallel.make_mesh(devices=devices), PartitionSpec())
         q = jax.ShapeDtypeStruct((2, 2, 256, 64), jnp.bfloat16, sharding=sharding)
         text = jax.jit(attention.attend).lower(q, q, q).compile().as_text()
@@ -140,8 +140,8 @@ def test_the_default_is_the_form_with_fewer_cycles(tokens, implementation):
         loss = lambda q, k, v: jnp.square(attention.attend(q, k, v).astype(jnp.float32)).sum()
         cycles = {}
         for kind in ("plain", "blocked", None):
-            with kernels.implementation(kind):
-                assert kind or kernels.chosen(jnp.bfloat16, tokens, tokens) == implementation
+            with attention_kernels.implementation(kind):
+                assert kind or attention_kernels.chosen(jnp.bfloat16, tokens, tokens) == implementation
                 compiled = jax.jit(jax.grad(lambda *heads: loss(*heads), (0, 1, 2))).lower(*heads)
                 cycles[kind] = costs(compiled, ONE).cycles
     assert cycles[None] == min(cycles.values()) == cycles[implementation]

@@ -28,7 +28,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from jaxprune import closed_loops, processes
+from jaxprune import processes, tensorstore_threads
 from jaxprune.checkpoints.manifest import MANIFEST, Damage, manifest_of, require_same, sealed, verify
 from jaxprune.errors import UserError, shortened
 from jaxprune.files import as_path, folders_below, reading, require_utf8, size_and_crc, sync_directory, writing
@@ -309,7 +309,7 @@ def _errors_of_the_system() -> Iterator[None]:
 def _without_tracebacks() -> Iterator[None]:
     """Keeps the threads of Orbax and TensorStore from printing the exceptions that they raise."""
     logger, is_other = logging.getLogger("absl"), lambda record: "_SignalingThread" not in record.getMessage()
-    closed_loops.pass_over()
+    tensorstore_threads.pass_over()
     logger.addFilter(is_other)
     try:
         yield

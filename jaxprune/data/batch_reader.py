@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxprune.data import memory, rng
-from jaxprune.data.broken import read_or_next
+from jaxprune.data.broken_examples import read_or_next
 from jaxprune.data.order import Order
 from jaxprune.data.source import Example, Source
 

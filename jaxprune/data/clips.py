@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxprune.data import crop_resize, video
-from jaxprune.data.broken import Unreadable
+from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.clip_frames import sampled
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing

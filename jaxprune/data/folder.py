@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 
 from jaxprune.data import decode, video
-from jaxprune.data.broken import Unreadable
+from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.source import Example
 from jaxprune.errors import UserError, nearest
 

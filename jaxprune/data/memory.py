@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from tqdm import tqdm
 
-from jaxprune.data.broken import read_or_next
+from jaxprune.data.broken_examples import read_or_next
 from jaxprune.data.scenes import Scenes
 from jaxprune.data.source import Example, Source, frames_of, turned
 from jaxprune.errors import UserError

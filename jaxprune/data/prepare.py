@@ -19,7 +19,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from jaxprune.data import decode, listed_sets
-from jaxprune.data.broken import Unreadable, note_broken, read_or_next
+from jaxprune.data.broken_examples import Unreadable, note_broken, read_or_next
 from jaxprune.data.folder import ImageFolder, open_split, split_names
 from jaxprune.errors import UserError, shortened
 from jaxprune.files import read_bytes

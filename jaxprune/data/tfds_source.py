@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxprune.data import decode, tfds_features
-from jaxprune.data.broken import Unreadable
+from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.source import Example
 from jaxprune.errors import UserError, nearest, quoted, shortened
 

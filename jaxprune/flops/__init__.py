@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune.errors import UserError, quoted
-from jaxprune.nn import Conv, Conv3d, Host, Site, kernels
+from jaxprune.nn import Conv, Conv3d, Host, Site, attention_kernels
 from jaxprune.nn.block_cost import BlockCost, BlockTokens, block_flops, block_tokens, linear_flops, through
 from jaxprune.reduction import Plan, Reducer
 from jaxprune.reduction.parts.base import is_idle
@@ -175,13 +175,13 @@ def compiled_flops(fn: Callable[..., Any], *args: Any) -> float:
     """XLA's FLOP count of `fn(*args)`, halved because XLA counts a multiply-accumulate as two.
 
     XLA also counts elementwise operations, and the body of a loop (`lax.scan`, `fori_loop`) only once: count unrolled
-    programs. Attention is compiled as "plain" (`nn.kernels`), which has no loop.
+    programs. Attention is compiled as "plain" (`nn.attention_kernels`), which has no loop.
 
     Args:
       fn: a function, jitted or not, or an already compiled program, which takes no args here.
       args: arrays, or shapes of arrays; nothing is computed.
     """
-    with kernels.implementation("plain"):
+    with attention_kernels.implementation("plain"):
         counted: Any = _compiled(fn, args).cost_analysis()
     return counted["flops"] / 2
 

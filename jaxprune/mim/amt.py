@@ -19,7 +19,7 @@ from jaxprune.mim.parts.masker import Masks
 from jaxprune.mim.parts.partial import Partial
 from jaxprune.mim.parts.weighted_masker import WeightedMasker
 from jaxprune.nn.images import require_float
-from jaxprune.ops.sampling import num_thrown
+from jaxprune.ops.patch_sampling import num_thrown
 
 UNSEEN = 0.85  # fraction of patches that AMT masks or throws
 _PUBLISHED = Partial("partial")

@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.nn.linear import Linear, normal_02
 from jaxprune.nn.relative_bias import table_rows
 from jaxprune.nn.tokens import Attended
@@ -81,22 +81,22 @@ def attend(
     v: Float[Array, "b h n e"],
     bias: Float[Array, "#b #h #m n"] | None = None,
 ) -> Float[Array, "b h m e"]:
-    """Attention of the queries to all keys, by the implementation that `nn.kernels` chooses.
+    """Attention of the queries to all keys, by the implementation that `nn.attention_kernels` chooses.
 
     Args:
       bias: added to the scaled dot products (log size of merged tokens, float32's lowest finite number for absent
         keys).
     """
-    kind = kernels.chosen(q.dtype, q.shape[2], k.shape[2])
+    kind = attention_kernels.chosen(q.dtype, q.shape[2], k.shape[2])
     if kind not in ("plain", "blocked"):
-        out = kernels.flash(kind, q, k, v, bias)
+        out = attention_kernels.flash(kind, q, k, v, bias)
         if out is not None:
             return out
     if kind != "plain":
         each_row, shared = _by_query(bias, q.shape[2])
         # Queries first, along with per-query biases, which are split into the same blocks.
         of_block = lambda q, *of_rows: _attend(q, k, v, of_rows[0] if of_rows else shared, jnp.float32)
-        return by_rows(of_block, q, *each_row, axis=2, size=kernels.BLOCK)
+        return by_rows(of_block, q, *each_row, axis=2, size=attention_kernels.BLOCK)
     if platform() == "cpu":
         return _attend(q, k, v, bias)
     width = v.shape[-1]
@@ -284,7 +284,7 @@ def self_attention(
         bias = key_mask_bias(bias, policy)
     if soft is None and not _reads_all_rows(needs, num_prefix_tokens):
         return merge_heads(attend(q, k, v, bias)), observe(heads, bias, policy, needs, num_prefix_tokens)
-    plain = kernels.chosen(q.dtype, q.shape[2], k.shape[2]) == "plain"
+    plain = attention_kernels.chosen(q.dtype, q.shape[2], k.shape[2]) == "plain"
     if plain and soft is not None:
         weights = _weights(q, k, bias, soft)
         out, attended = weigh(weights, v), observe(heads, bias, policy, needs, num_prefix_tokens, soft, weights=weights)
@@ -316,7 +316,7 @@ def _in_blocks(
         weights = _weights(q, k, of_rows[0] if of_rows else shared, soft, number[0, 0, :, 0])
         return weigh(weights, v), (weights * counts).sum(2)
 
-    return rows_and_sums(one, q, counts, number, *each_row, axis=2, size=kernels.BLOCK)
+    return rows_and_sums(one, q, counts, number, *each_row, axis=2, size=attention_kernels.BLOCK)
 
 
 def merge_heads(out: Float[Array, "b h m e"]) -> Float[Array, "b m d"]:
@@ -354,7 +354,7 @@ def observe(
     q, k, v = heads
     all_rows = _reads_all_rows(needs, num_prefix_tokens)
     if all_rows and weights is None and received is None:
-        if kernels.chosen(q.dtype, q.shape[2], k.shape[2]) == "plain":
+        if attention_kernels.chosen(q.dtype, q.shape[2], k.shape[2]) == "plain":
             weights = _weights(q, k, bias, soft)
         else:
             _, received = _in_blocks(heads, bias, policy, soft)

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.nn import grained
+from jaxprune.nn import grained_queries
 from jaxprune.nn.attention import Attention, Heads, attend, merge_heads, self_attention
 from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.block_style import PLAIN, LayerScale, Style
@@ -289,12 +289,12 @@ class BlockParts(Reducible):
         """The change of the tokens `x` by queries at all granularities; keys and values are those of every token."""
         router: Any = self.router
         prefix, splits, sides = self.num_prefix_tokens, self.style.grained, (grid[0], grid[1])
-        rows = grained.queries(x, sides, splits, prefix)
+        rows = grained_queries.queries(x, sides, splits, prefix)
         queries = self.heads(rows).q
         mixed = self.mix(rows, merge_heads(attend(queries, heads.k, heads.v)), keys[0])
         map_ = x[:, prefix:].reshape(-1, *sides, rows.shape[-1])
-        gate = grained.chosen(router(grained.pooled(map_, max(splits))).astype(jnp.float32), keys[2])
-        return grained.spread(self.feed(mixed, keys[1]) - rows, gate, sides, splits, prefix)
+        gate = grained_queries.chosen(router(grained_queries.pooled(map_, max(splits))).astype(jnp.float32), keys[2])
+        return grained_queries.spread(self.feed(mixed, keys[1]) - rows, gate, sides, splits, prefix)
 
     def _branch(self, out: Array, scale: LayerScale | None, key: PRNGKeyArray | None) -> Array:
         return self.drop_path(out if scale is None else scale(out), key)

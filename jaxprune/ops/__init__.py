@@ -1,10 +1,7 @@
 """Pure functions on arrays: no modules, no files, no configs."""
 
 from jaxprune.ops.depthwise import depthwise_conv2d, depthwise_conv3d
-from jaxprune.ops.patches import gather_tokens, normalize_patches, patchify, scatter_tokens, unpatchify
-from jaxprune.ops.posembed import resample, sincos_2d
-from jaxprune.ops.resize import resize, resize_3d
-from jaxprune.ops.sampling import (
+from jaxprune.ops.patch_sampling import (
     furthest_retained,
     furthest_sampling,
     furthest_sampling_host,
@@ -13,6 +10,9 @@ from jaxprune.ops.sampling import (
     random_masking,
     random_retained,
 )
+from jaxprune.ops.patches import gather_tokens, normalize_patches, patchify, scatter_tokens, unpatchify
+from jaxprune.ops.posembed import resample, sincos_2d
+from jaxprune.ops.resize import resize, resize_3d
 from jaxprune.ops.unmerge import unmerge
 
 __all__ = [

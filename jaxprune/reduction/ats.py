@@ -6,7 +6,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
@@ -108,7 +108,7 @@ def official_sample(
 def _nearest(points: Float[Array, "b s"], cdf: Float[Array, "b n"]) -> Int[Array, "b s"]:
     """The index of the nearest sum for each point; ties go to the first."""
     among = lambda points: first_min(jnp.abs(points[:, :, None] - cdf[:, None, :]), axis=2)
-    return by_rows(among, points, size=kernels.row_block())
+    return by_rows(among, points, size=attention_kernels.row_block())
 
 
 def distinct(picked: Int[Array, "b s"], num_tokens: int, num_rows: int) -> tuple[Int[Array, "b k"], Array]:

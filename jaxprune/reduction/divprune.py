@@ -64,7 +64,7 @@ class DivPrune(Reducer):
     def flops(self) -> int:
         """n²·d for the cosines between the n incoming rows; the choices only compare.
 
-        In blocks (`nn.kernels`) the cosines are recomputed at each choice, which is not counted.
+        In blocks (`nn.attention_kernels`) the cosines are recomputed at each choice, which is not counted.
         """
         return self.step.tokens_in**2 * self.step.embed_dim
 

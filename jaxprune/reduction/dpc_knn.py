@@ -130,7 +130,7 @@ class DpcKnn(Reducer):
     def flops(self) -> int:
         """n²·d for the distances between the n incoming rows, n·d for their scores, k·n·d for the means of k rows.
 
-        In blocks (`nn.kernels`) the distances are recomputed at each use, which is not counted.
+        In blocks (`nn.attention_kernels`) the distances are recomputed at each use, which is not counted.
         """
         n, k, d = self.step.tokens_in, self.step.num_keep, self.step.embed_dim
         scores = 0 if self.score is None else linear_flops(self.score, n)

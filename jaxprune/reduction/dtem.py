@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
-from jaxprune.nn import Linear, kernels
+from jaxprune.nn import Linear, attention_kernels
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Tokens, take
@@ -136,7 +136,7 @@ def soft_merge(
         scores = jnp.einsum("bae,bke->bak", rows, second)
         return nearest(scores, neighbours)
 
-    scores, ids = by_rows(nearest_of, first, size=kernels.row_block())
+    scores, ids = by_rows(nearest_of, first, size=attention_kernels.row_block())
     shares = soft_shares(scores, num_merged, *temperatures)
     size = tokens.size[:, prefix : prefix + count]
     x, place = (values[:, prefix : prefix + count] for values in (tokens.x, tokens.position))

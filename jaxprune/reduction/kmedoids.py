@@ -130,7 +130,7 @@ class KMedoids(Reducer):
     def flops(self) -> int:
         """n²·d for the distances between the n incoming rows; assignment and centres need only comparisons and sums.
 
-        In blocks (`nn.kernels`) the distances are recomputed at each use, which is not counted.
+        In blocks (`nn.attention_kernels`) the distances are recomputed at each use, which is not counted.
         """
         return self.step.tokens_in**2 * self.step.embed_dim
 

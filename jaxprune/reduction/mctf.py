@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError, unknown
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.nn.block_cost import Where
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts import clusters
@@ -60,7 +60,7 @@ def fuse(
             scores = scores if allowed is None else jnp.where(allowed[:, None, :], scores, -1.0)
             return scores.max(2), clusters.first_min(-scores, axis=2)
 
-        return by_rows(of_rows, vectors[:, side], factors[:, side], size=kernels.row_block())
+        return by_rows(of_rows, vectors[:, side], factors[:, side], size=attention_kernels.row_block())
 
     scores, best_b = highest(first, second)
     order_a = jnp.argsort(-scores, axis=1, stable=True).astype(jnp.int32)

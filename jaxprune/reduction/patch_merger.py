@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxprune.nn import LayerNorm, kernels
+from jaxprune.nn import LayerNorm, attention_kernels
 from jaxprune.reduction.parts import clusters, mixtures
 from jaxprune.reduction.parts.base import Reducer
 
@@ -46,7 +46,7 @@ class PatchMerger(Reducer):
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix = self.step.num_prefix_tokens
-        if kernels.row_block() is not None:
+        if attention_kernels.row_block() is not None:
             x = self.norm(tokens.x[:, prefix:])
             logits = mixtures.Logits(self.queries[...] * self.scale, x)
             return mixtures.mixed(tokens, x, mixtures.softmax(logits), self.step)

@@ -10,7 +10,7 @@ from jax.nn import logsumexp
 from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.reduction.parts import clusters
 from jaxprune.reduction.parts.base import Reducer
 from jaxprune.reduction.parts.mixtures import Logits, Mixture, mixed
@@ -100,7 +100,7 @@ class Sinkhorn(Reducer):
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix = self.step.num_prefix_tokens
-        if kernels.row_block() is not None:
+        if attention_kernels.row_block() is not None:
             x = unit(tokens.x[:, prefix:])
             weights = transport_in_blocks(Logits(self.directions(), x, 1 / self.eps), self.iterations)
             return mixed(tokens, x.astype(tokens.x.dtype), weights, self.step)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxprune.nn import LayerNorm, Linear, kernels
+from jaxprune.nn import LayerNorm, Linear, attention_kernels
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.reduction.parts import clusters, mixtures
 from jaxprune.reduction.parts.base import Reducer
@@ -52,7 +52,7 @@ class Sit(Reducer):
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix = self.step.num_prefix_tokens
-        if kernels.row_block() is not None:
+        if attention_kernels.row_block() is not None:
             x = tokens.x[:, prefix:]
             # The bias of a row's output is the same for all tokens, so the softmax over them cancels it.
             logits = mixtures.Logits(self.fc2.kernel[...].T, self.features(x), self.scale[...])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError, unknown
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
@@ -205,7 +205,7 @@ def match(metric: Float[Array, "b n e"], num_merged: int, num_prefix_tokens: int
         similarity = jax.lax.dot_general(rows, metric[:, second], (((2,), (2,)), ((0,), (0,))))
         return similarity.max(2), first_min(-similarity, axis=2)
 
-    similar, best = by_rows(most_similar, metric[:, first], size=kernels.row_block())
+    similar, best = by_rows(most_similar, metric[:, first], size=attention_kernels.row_block())
     order = jnp.argsort(-similar, axis=1, stable=True).astype(jnp.int32)
     merged, unmerged = order[:, :num_merged], order[:, num_merged:]
     if num_prefix_tokens:
@@ -245,14 +245,14 @@ def merge(
 
     ids_b = jnp.broadcast_to(jnp.arange(num_b, dtype=jnp.int32)[None, :], (x.shape[0], num_b))
     of_b = [values[:, second] for values in values]
-    size_b, x_b, place_b, policy_b, *weight_b = by_rows(sums, ids_b, *of_b, size=kernels.row_block())
+    size_b, x_b, place_b, policy_b, *weight_b = by_rows(sums, ids_b, *of_b, size=attention_kernels.row_block())
     # Two absent rows (size 0) merge into an absent row.
     counted = jnp.maximum(size_b, jnp.finfo(jnp.float32).tiny)
     x_b = x_b / jnp.maximum(weight_b[0], 1.0) if weight_b else x_b / counted
     if rule in ("mlerp", "tofu"):
         norms = jnp.where(size > 0, _norms(wide), 0.0)
         longest = lambda ids, norms_b: jnp.maximum(jnp.where(joins(ids), norms[:, None, first], 0.0).max(2), norms_b)
-        largest = by_rows(longest, ids_b, norms[:, second], size=kernels.row_block())
+        largest = by_rows(longest, ids_b, norms[:, second], size=attention_kernels.row_block())
         divisor = _norms(x_b) if rule == "mlerp" else norms[:, second]
         x_b = x_b * jnp.where(divisor > 0, largest / jnp.where(divisor > 0, divisor, 1.0), 1.0)[:, :, None]
     place_b = position_by_rule(position, place_b / counted, place[:, second])
@@ -267,7 +267,7 @@ def merge(
     row_map = jax.vmap(one)(pairs, merged)
     # Where only the row of A is present, it is the one that stays.
     number = jnp.where(size[:, first] > 0, 1 + jnp.arange(merged.shape[1], dtype=jnp.int32), 0)[:, None, :]
-    present_a = by_rows(lambda ids: jnp.where(joins(ids), number, 0).max(2), ids_b, size=kernels.row_block())
+    present_a = by_rows(lambda ids: jnp.where(joins(ids), number, 0).max(2), ids_b, size=attention_kernels.row_block())
     kept_b = jnp.where((size[:, second] == 0) & (present_a > 0), first.start + 2 * (present_a - 1), kept_b)
     kept = jnp.concatenate([first.start + 2 * pairs.unmerged, kept_b], axis=1)
 

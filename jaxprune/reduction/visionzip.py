@@ -7,7 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError, unknown
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.nn.tokens import Tokens
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts import clusters, cosines
@@ -120,7 +120,7 @@ def join(keys: Float[Array, "b m e"], spaced: Int[np.ndarray, "c"]) -> Int[Array
     keys = cosines.unit(keys)
     of_targets = keys[:, spaced]
     nearest = lambda rows: clusters.first_min(-cosines.products(rows, of_targets), axis=2)
-    joined = by_rows(nearest, keys, size=kernels.row_block())
+    joined = by_rows(nearest, keys, size=attention_kernels.row_block())
     number = np.full(keys.shape[1], -1, np.int32)
     number[spaced] = np.arange(len(spaced))
     return jnp.where(number[None, :] < 0, joined, number[None, :])

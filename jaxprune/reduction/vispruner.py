@@ -6,7 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import UserError
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts import cosines
 from jaxprune.reduction.parts.base import Reducer, Step
@@ -50,7 +50,7 @@ def without_duplicates(
     """
     x = cosines.unit(x)
     n = x.shape[1]
-    all_pairs = cosines.products(x, x) if kernels.row_block() is None else None
+    all_pairs = cosines.products(x, x) if attention_kernels.row_block() is None else None
     half = (n + 1) // 2
     place_a, place_b = (jnp.arange(half, dtype=jnp.int32) * 2 + first for first in (0, 1))
 
@@ -62,7 +62,7 @@ def without_duplicates(
         of = jax.vmap(lambda x, ids: x[ids])
         rows_b = of(x, ids_b)
         nearest = lambda rows: jnp.where(hidden, -jnp.inf, cosines.products(rows, rows_b)).max(2)
-        return by_rows(nearest, of(x, ids_a), size=kernels.row_block())
+        return by_rows(nearest, of(x, ids_a), size=attention_kernels.row_block())
 
     def one_round(state, _):
         order, left = state
@@ -114,7 +114,7 @@ class VisPruner(Reducer):
     def flops(self) -> int:
         """m²·d for the cosines of the m rows that are not kept by attention; the rounds only compare.
 
-        In blocks (`nn.kernels`) the cosines are recomputed in each round, which is not counted.
+        In blocks (`nn.attention_kernels`) the cosines are recomputed in each round, which is not counted.
         """
         if self.num_important == self.step.num_keep:
             return 0

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune.measures.image_cells import digest
-from jaxprune.tune.copies import in_order
+from jaxprune.tune.image_copies import in_order
 from jaxprune.tune.shown_images import Show
 from jaxprune.tune.store import Store
 

@@ -10,8 +10,8 @@ from jaxprune.text import abridged
 from jaxprune.tune import pareto_testing
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cascade_candidates import Exits
-from jaxprune.tune.halves import Halves
 from jaxprune.tune.image_errors import ClassScores
+from jaxprune.tune.image_halves import Halves
 from jaxprune.tune.loss_kinds import Arrays, ClassLoss, LossKind
 from jaxprune.tune.pareto_testing import Tested
 from jaxprune.tune.pixel_losses import PixelScores

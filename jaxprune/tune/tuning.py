@@ -21,10 +21,10 @@ from jaxprune.reduction import DENSE
 from jaxprune.tune import blockwise, contenders, cost_table, pareto_testing
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cascade_candidates import built, mixed_gflops
-from jaxprune.tune.copies import first_of_copies
 from jaxprune.tune.cost_table import CostTable
 from jaxprune.tune.decision import decision
-from jaxprune.tune.halves import halved, require_enough
+from jaxprune.tune.image_copies import first_of_copies
+from jaxprune.tune.image_halves import halved, require_enough
 from jaxprune.tune.lessons import Lessons
 from jaxprune.tune.loss_kinds import ClassLoss, LossKind, PixelLoss
 from jaxprune.tune.losses import Losses

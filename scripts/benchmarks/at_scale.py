@@ -23,8 +23,8 @@ from ml_collections import ConfigDict
 
 from jaxprune import accelerators, main
 from jaxprune.accelerators import Target, compiling_for
+from jaxprune.commands.shared.ahead_of_time import Compiler
 from jaxprune.commands.shared.compiled_step import CompiledStep
-from jaxprune.commands.shared.described import Compiler
 from jaxprune.errors import command
 from jaxprune.report.table import Table, column
 

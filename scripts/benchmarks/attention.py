@@ -27,7 +27,7 @@ from jaxprune.bench.publish import publish
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.errors import UserError, command
 from jaxprune.flops import temporary_bytes
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.nn.attention import attend
 
 PLAIN = "plain"
@@ -65,7 +65,7 @@ class Attention:
         self._programs = {}
         for name, function in PASSES.items():
             for kind in self._kinds:
-                with kernels.implementation(kind):
+                with attention_kernels.implementation(kind):
                     # Another function for each implementation: JAX keeps the trace of one.
                     program = jax.jit(functools.partial(function)).lower(*self._inputs).compile()
                 self._programs[name, kind] = program
@@ -79,7 +79,7 @@ class Attention:
         for name, function in PASSES.items():
             row = {"tokens": self._length, "batch": self._batch, "pass": name}
             first = [None if x is None else x[:1].astype(jnp.float32) for x in self._inputs]
-            with kernels.implementation(PLAIN), jax.default_matmul_precision("highest"):
+            with attention_kernels.implementation(PLAIN), jax.default_matmul_precision("highest"):
                 exact = jax.tree.leaves(jax.jit(functools.partial(function))(*first))
             for kind in self._kinds:
                 key = name, kind
@@ -105,7 +105,7 @@ def compiled(args, target, length, batch):
         for name, function in PASSES.items():
             row = {"tokens": length, "batch": batch, "pass": name}
             for kind in (PLAIN, "blocked", "pallas"):
-                with kernels.implementation(kind):
+                with attention_kernels.implementation(kind):
                     # Another function for each implementation: JAX keeps the trace of one.
                     costs = accelerators.costs(jax.jit(functools.partial(function)).lower(*heads, bias), target)
                 row |= {f"{kind} k cycles": round(1e3 * costs.mcycles), f"{kind} MiB": round(1024 * costs.temporaries)}
@@ -144,7 +144,7 @@ def batches(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[197, 577, 1374, 4096])
-    others = [name for name in kernels.IMPLEMENTATIONS if name != PLAIN]
+    others = [name for name in attention_kernels.IMPLEMENTATIONS if name != PLAIN]
     parser.add_argument("--other", nargs="+", choices=others, default=["blocked"])
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--num-heads", type=int, default=6)

@@ -1,7 +1,7 @@
 """Token reduction and progressive reconstruction by the estimates of accelerators' compilers; nothing runs on a device.
 
 python scripts/benchmarks/compiled.py [--targets v5e h100] [--methods topk tome …] [--keep-rate 0.7] [--depth 4]
-                                      [--batch 32] [--frameworks mae] [--out benchmark_compiled.csv]
+                                      [--multiple-of 128] [--batch 32] [--frameworks mae] [--out benchmark_compiled.csv]
 
 Every method reduces a ViT of few equal blocks (unrolled blocks take long to compile) after each block but the last, in
 bfloat16, and is compiled for one described chip. "implied" is the speed-up that its FLOPs promise,
@@ -28,7 +28,7 @@ from jaxprune.errors import command
 from jaxprune.nn.params import merge, split, without_parameters
 from jaxprune.reduction import DENSE, At, Plan
 from jaxprune.report.table import Table, column
-from jaxprune.train.lowered import Step, lower
+from jaxprune.train.abstract_step import Step, lower
 
 FROM_SCORES, FULL, PROGRESSIVE = "from_scores", "full", "progressive"
 
@@ -57,10 +57,12 @@ def classifier(args, method):
         if method == DENSE:
             return model
         if method == FROM_SCORES:
-            plan = Plan(steps=(At("input", FROM_SCORES, keep_rate=args.keep_rate),))
+            at = At("input", FROM_SCORES, keep_rate=args.keep_rate, multiple_of=args.multiple_of)
+            plan = Plan(steps=(at,))
             scorer = scoring.create("centre", grid=model.grid)
             return reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(0))
-        return reduction.apply(model, Plan(method, args.keep_rate, tuple(range(1, args.depth))), rngs=nnx.Rngs(0))
+        plan = Plan(method, args.keep_rate, tuple(range(1, args.depth)), multiple_of=args.multiple_of)
+        return reduction.apply(model, plan, rngs=nnx.Rngs(0))
 
     def lowered():
         parts, mesh = split(without_parameters(make)), parallel.make_mesh()
@@ -101,6 +103,7 @@ def main():
     parser.add_argument("--methods", nargs="*", default=[*reduction.standalone(), FROM_SCORES])
     parser.add_argument("--frameworks", nargs="*", default=["mae"])
     parser.add_argument("--keep-rate", type=float, default=0.7)
+    parser.add_argument("--multiple-of", type=int, default=1, help="rows behind a step are rounded up to a multiple")
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--num-heads", type=int, default=6)
@@ -110,6 +113,7 @@ def main():
     args = parser.parse_args()
     accelerators.stay_on_cpu()
     setting = f"keep {args.keep_rate:g}, {args.depth} blocks, batch {args.batch}"
+    setting += f", rows of {args.multiple_of}" if args.multiple_of > 1 else ""
     rows = stored_table.read(Row, args.out)
     pairs = [(name, f"{name} {kind}") for name in args.frameworks for kind in (FULL, PROGRESSIVE)]
     programs = [(DENSE, DENSE, classifier), *((DENSE, method, classifier) for method in args.methods)]

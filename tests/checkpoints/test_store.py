@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 import pytest
 import tensorstore
 
-from jaxprune import closed_loops
+from jaxprune import tensorstore_threads
 from jaxprune.checkpoints import manifest as manifest_module
 from jaxprune.checkpoints.store import CheckpointStore, load_params
 from jaxprune.errors import UserError
@@ -292,7 +292,7 @@ def test_threads_that_outlive_a_failed_save_print_nothing(filled, tmp_path, monk
 
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: raised.append(unraisable.exc_value))
     monkeypatch.setattr(filled._orbax, "save", save)
-    closed_loops.pass_over()  # as the program does, which then handles signals, with a hook of its own
+    tensorstore_threads.pass_over()  # as the program does, which then handles signals, with a hook of its own
     with ending_at_signals(), pytest.raises(UserError, match="No space left on device"):
         filled.save(40, make_state(40), {})
     write, task = writes.pop()

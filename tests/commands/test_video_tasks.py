@@ -11,7 +11,7 @@ from PIL import Image
 from videos import write_video
 
 from jaxprune import checkpoints, commands, data, main, models
-from jaxprune.data.broken import Unreadable
+from jaxprune.data.broken_examples import Unreadable
 from jaxprune.errors import UserError
 from jaxprune.evaluate.score_files import read_part
 from jaxprune.nn.params import jitted

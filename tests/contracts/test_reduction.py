@@ -16,7 +16,7 @@ from support import batched_conds, quick_compile, slow_but
 
 from jaxprune import reduction, scoring
 from jaxprune.errors import UserError
-from jaxprune.nn import kernels, run_blocks
+from jaxprune.nn import attention_kernels, run_blocks
 from jaxprune.nn.tokens import WITHOUT_ATTENTION, all_present
 from jaxprune.reduction import At, Plan
 from jaxprune.reduction.diffrate import DiffRate
@@ -375,7 +375,7 @@ def test_no_matrix_of_all_tokens_where_blocks_are_asked_for(on, group):
             assert sum(int(length) >= 0.4 * side**2 for length in sides.split(",")) < 2, sides
         return program.memory_analysis().temp_size_in_bytes
 
-    with kernels.implementation("blocked"):
+    with attention_kernels.implementation("blocked"):
         assert memory(37) < 2.2 * 37**2 / (2 * 26**2) * memory(26)
 
 
@@ -385,10 +385,10 @@ def test_blocks_change_no_choice(on, group):
     model, batch = long(group, 18, images=8)
     graph, state = nnx.split(model)
     forward = compiled(lambda state, batch: nnx.merge(graph, state)(batch))
-    with kernels.implementation("plain"):
+    with attention_kernels.implementation("plain"):
         logits, aux = forward(state, batch)
         _, nearby = forward(state, batch + 1e-5 * np.random.default_rng(1).normal(size=batch.shape).astype("f4"))
-    with kernels.implementation("blocked"):
+    with attention_kernels.implementation("blocked"):
         again, seen = forward(state, batch)
     # Some of 324 scores tie but for rounding: an image counts if noise of 1e-5 changes no choice.
     firm = np.ones(len(batch), bool)

@@ -14,7 +14,7 @@ from PIL import EpsImagePlugin, Image
 
 from jaxprune.data import crop_resize, decode
 from jaxprune.data.annotations import open_annotations
-from jaxprune.data.broken import Unreadable
+from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.folder import ImageFolder, image_files, open_split
 from jaxprune.data.prepare import prepare
 from jaxprune.errors import UserError

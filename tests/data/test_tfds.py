@@ -8,7 +8,7 @@ import pytest
 import tensorflow_datasets as tfds
 from pictures import fill, picture
 
-from jaxprune.data.broken import Unreadable
+from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.prepare import prepare
 from jaxprune.data.source import Source
 from jaxprune.data.source_factory import create_source, describe

@@ -7,7 +7,7 @@ import pytest
 import tensorflow_datasets as tfds
 from test_tfds_code import png, written
 
-from jaxprune.data.broken import Unreadable
+from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.maps.label_maps import LabelMaps
 from jaxprune.data.source_factory import create_source
 from jaxprune.errors import UserError

@@ -23,7 +23,7 @@ from jaxprune.errors import UserError
 from jaxprune.mim.parts.block_masker import BlockMasker, default_mask_patch
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.open import at, convert, initialise
-from jaxprune.ops.sampling import furthest_sampling_host
+from jaxprune.ops.patch_sampling import furthest_sampling_host
 from jaxprune.train.optimizer import decay_mask
 from jaxprune.weights.rules import to_published
 

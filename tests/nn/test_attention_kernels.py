@@ -11,7 +11,7 @@ import pytest
 from support import quick_compile
 
 from jaxprune.errors import UserError
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.nn.attention import Heads, attend, key_mask_bias, policy_softmax, self_attention
 from jaxprune.ops.platform import traced_for
 
@@ -47,7 +47,7 @@ def value_and_gradients(kind, function, *args):
         weights = jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape)
         return (out.astype(jnp.float32) * weights).sum(), out
 
-    with kernels.implementation(kind):
+    with attention_kernels.implementation(kind):
         numbers = tuple(range(len(args)))
         program = jax.jit(jax.grad(loss, argnums=numbers, has_aux=True), compiler_options=quick_compile())
         gradients, out = program(*args)
@@ -129,7 +129,7 @@ def error(out, expected):
 def by_columns(q, k, v, bias):
     """As a flash kernel computes: without a bias, and sums in float32."""
     scale = q.shape[-1] ** -0.5
-    q, k = kernels.with_key_columns(q, k, bias)
+    q, k = attention_kernels.with_key_columns(q, k, bias)
     assert q.shape[-1] % 8 == 0 and q.dtype == k.dtype == v.dtype
     logits = scale * jnp.einsum("bhme,bhne->bhmn", q, k, preferred_element_type=jnp.float32)
     scores = jnp.exp(logits - logits.max(-1, keepdims=True))
@@ -152,7 +152,7 @@ def test_columns_are_the_bias_in_float32():
     bias = lambda by: jax.grad(lambda sizes: (by(*heads(), key_mask_bias(sizes, sizes_of()[1])) ** 2).sum())(
         sizes_of()[0]
     )
-    with kernels.implementation("plain"):
+    with attention_kernels.implementation("plain"):
         by_bias = np.asarray(bias(attend))
     # Sums of 300 terms in two orders: a few units of rounding of the largest.
     bound = 10 * np.finfo(np.float32).eps * np.abs(by_bias).max()
@@ -167,7 +167,7 @@ def quadratic(text, n):
 
 def test_no_matrix_of_all_pairs_lives_in_blocks():
     def program(kind, n):
-        with kernels.implementation(kind):
+        with attention_kernels.implementation(kind):
             loss = lambda *args: (attend(*args).astype(jnp.float32) ** 2).sum()
             return jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*heads(n)).compile()
 
@@ -179,14 +179,20 @@ def test_no_matrix_of_all_pairs_lives_in_blocks():
 
 
 def test_the_default_follows_backend_dtype_and_length(monkeypatch):
-    monkeypatch.delenv(kernels.VARIABLE, raising=False)
+    monkeypatch.delenv(attention_kernels.VARIABLE, raising=False)
     with traced_for("cpu"):
-        assert kernels.chosen(jnp.float32, 197, 197) == "plain" and kernels.chosen(jnp.float32, 1374, 1374) == "blocked"
-        assert kernels.chosen(jnp.float32, 1, 1374) == "plain"
+        assert (
+            attention_kernels.chosen(jnp.float32, 197, 197) == "plain"
+            and attention_kernels.chosen(jnp.float32, 1374, 1374) == "blocked"
+        )
+        assert attention_kernels.chosen(jnp.float32, 1, 1374) == "plain"
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert kernels.chosen(jnp.bfloat16, 1374, 1374) == "plain"
-    monkeypatch.setattr(kernels, "DEFAULTS", (kernels.Default("gpu", True, 1024, "cudnn"),))
-    assert kernels.chosen(jnp.bfloat16, 1374, 1374) == "cudnn" and kernels.chosen(jnp.float32, 1374, 1374) == "plain"
+    assert attention_kernels.chosen(jnp.bfloat16, 1374, 1374) == "plain"
+    monkeypatch.setattr(attention_kernels, "DEFAULTS", (attention_kernels.Default("gpu", True, 1024, "cudnn"),))
+    assert (
+        attention_kernels.chosen(jnp.bfloat16, 1374, 1374) == "cudnn"
+        and attention_kernels.chosen(jnp.float32, 1374, 1374) == "plain"
+    )
 
 
 def refusing_odd_lengths_in_training(lengths):
@@ -218,23 +224,23 @@ def test_cudnn_learns_at_odd_lengths(queries, keys, biased, monkeypatch):
     expected, gradients = value_and_gradients("plain", lambda q, k, v: attend(q, k, v, bias), q, k, v)
     lengths = []
     monkeypatch.setattr(jax.nn, "dot_product_attention", refusing_odd_lengths_in_training(lengths))
-    np.testing.assert_allclose(kernels.cudnn(q, k, v, bias), expected, atol=1e-5)
+    np.testing.assert_allclose(attention_kernels.cudnn(q, k, v, bias), expected, atol=1e-5)
     assert lengths == [keys], "without a gradient nothing is padded"
-    out, found = value_and_gradients(None, lambda q, k, v: kernels.cudnn(q, k, v, bias), q, k, v)
+    out, found = value_and_gradients(None, lambda q, k, v: attention_kernels.cudnn(q, k, v, bias), q, k, v)
     np.testing.assert_allclose(out, expected, atol=1e-5)
     chex.assert_trees_all_close(found, gradients, atol=3e-5)
     assert lengths[-1] == (keys + keys % 2 if queries % 2 or keys % 2 else keys)
 
 
 def test_the_switch_is_a_context_or_a_variable(monkeypatch):
-    monkeypatch.setenv(kernels.VARIABLE, "plain")
-    assert kernels.chosen(jnp.float32, 4096, 4096) == "plain" and kernels.row_block() is None
-    with kernels.implementation("blocked"):
-        assert kernels.forced() == "blocked" and kernels.row_block() == kernels.BLOCK
-    assert kernels.forced() == "plain"
+    monkeypatch.setenv(attention_kernels.VARIABLE, "plain")
+    assert attention_kernels.chosen(jnp.float32, 4096, 4096) == "plain" and attention_kernels.row_block() is None
+    with attention_kernels.implementation("blocked"):
+        assert attention_kernels.forced() == "blocked" and attention_kernels.row_block() == attention_kernels.BLOCK
+    assert attention_kernels.forced() == "plain"
     with (
         pytest.raises(UserError, match=r"Unknown implementation of attention 'flash'"),
-        kernels.implementation("flash"),
+        attention_kernels.implementation("flash"),
     ):
         pass
 
@@ -242,18 +248,18 @@ def test_the_switch_is_a_context_or_a_variable(monkeypatch):
 @pytest.mark.skipif(not hasattr(jax, "make_user_context"), reason="jax.jit does not notice contexts of users")
 def test_a_compiled_function_follows_the_switch():
     kinds = []
-    traced = jax.jit(lambda x: kinds.append(kernels.forced()) or x)
+    traced = jax.jit(lambda x: kinds.append(attention_kernels.forced()) or x)
     for kind in ("plain", "blocked", "plain"):
-        with kernels.implementation(kind):
+        with attention_kernels.implementation(kind):
             traced(1.0)
     assert kinds == ["plain", "blocked"]
 
 
 def test_a_kernel_of_another_device_gives_way_to_blocks_and_says_why(caplog):
-    kernels._warn.cache_clear()
-    with kernels.implementation("cudnn"), traced_for("cpu"):
+    attention_kernels._warn.cache_clear()
+    with attention_kernels.implementation("cudnn"), traced_for("cpu"):
         first, again = (attend(*heads()) for _ in range(2))
-    with kernels.implementation("blocked"):
+    with attention_kernels.implementation("blocked"):
         np.testing.assert_array_equal(first, attend(*heads()))
     assert [record.message for record in caplog.records] == [
         "Attention is computed in blocks instead of by cudnn: it is for gpu, and this is cpu."
@@ -262,10 +268,10 @@ def test_a_kernel_of_another_device_gives_way_to_blocks_and_says_why(caplog):
 
 
 def test_a_kernel_that_is_not_split_over_devices_gives_way_to_blocks(caplog):
-    kernels._warn.cache_clear()
-    with kernels.implementation("pallas"), traced_for("tpu", 8):
+    attention_kernels._warn.cache_clear()
+    with attention_kernels.implementation("pallas"), traced_for("tpu", 8):
         out = attend(*heads())
-    with kernels.implementation("blocked"), traced_for("tpu"):
+    with attention_kernels.implementation("blocked"), traced_for("tpu"):
         np.testing.assert_array_equal(out, attend(*heads()))
     (record,) = caplog.records
     assert record.message.endswith("in blocks instead of by pallas: JAX does not split it over 8 devices.")
@@ -278,6 +284,6 @@ def test_the_kernel_for_tpus_in_an_interpreter(what):
 
     args = (*heads(), BIASES[what]())
     with tpu.force_tpu_interpret_mode():
-        out = kernels.pallas(*args)
-    with kernels.implementation("plain"):
+        out = attention_kernels.pallas(*args)
+    with attention_kernels.implementation("plain"):
         np.testing.assert_allclose(out, attend(*args), atol=1e-5)

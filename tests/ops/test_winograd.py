@@ -15,6 +15,7 @@ CASES = [
     ((1, 4, 4, 2), ((0, 0), (0, 0))),
     ((1, 6, 3, 2), ((0, 1), (2, 0))),
     ((1, 3, 3, 1), ((0, 0), (0, 0))),
+    ((1, 4, 5, 2), ((3, 2), (1, 0))),
 ]
 
 
@@ -23,8 +24,10 @@ def direct(x, kernel, padding):
     return jax.lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=layouts)
 
 
+@pytest.mark.parametrize("limit", [0, 2**28], ids=["image by image", "at once"])
 @pytest.mark.parametrize(("shape", "padding"), CASES)
-def test_equals_the_direct_convolution_and_its_gradients(shape, padding):
+def test_equals_the_direct_convolution_and_its_gradients(shape, padding, limit, monkeypatch):
+    monkeypatch.setattr(winograd, "_BYTES", limit)
     x = jax.random.normal(jax.random.key(0), shape)
     kernel = jax.random.normal(jax.random.key(1), (3, 3, shape[-1], 4))
 

@@ -9,7 +9,7 @@ import pytest
 from published_models import config_of, prefixed, stage
 from support import golden, golden_names, quick_compile
 
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.reduction.divprune import DivPrune, most_diverse
 
 FILES = golden_names("newer/divprune_*")
@@ -24,7 +24,7 @@ def chosen(x, num_keep, **options):
 @pytest.mark.parametrize("name", FILES)
 def test_rows_are_chosen_in_the_published_order(name, way):
     file = golden(name)
-    with kernels.implementation(way):
+    with attention_kernels.implementation(way):
         np.testing.assert_array_equal(chosen(file["x"], config_of(file)["num_keep"]), file["order"])
 
 

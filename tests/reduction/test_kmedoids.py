@@ -13,7 +13,7 @@ from support import golden, golden_names
 
 from jaxprune import reduction
 from jaxprune.errors import UserError
-from jaxprune.nn import Attended, kernels
+from jaxprune.nn import Attended, attention_kernels
 from jaxprune.nn.tokens import all_present
 from jaxprune.reduction.kmedoids import KMedoids, kmedoids
 from jaxprune.reduction.parts.clusters import distances
@@ -78,7 +78,7 @@ def test_equal_weights_draws_the_first_centre_where_there_is_a_key(rng_key):
 @pytest.mark.parametrize("mode", ["reference", "textbook"])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_in_blocks_the_choices_are_the_same_and_no_matrix_is_held(mode, weighted, rng_key):
-    n, blocks = 300, functools.partial(kernels.implementation, "blocked")
+    n, blocks = 300, functools.partial(attention_kernels.implementation, "blocked")
     x = jax.random.normal(rng_key, (2, n, 16))
     weights = jax.random.uniform(rng_key, (2, n)) if weighted else None
     absent = jnp.arange(n)[None, :] % 7 == jnp.zeros((2, 1))

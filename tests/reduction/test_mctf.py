@@ -15,7 +15,7 @@ from support import golden, golden_names, quick_compile, quickly
 
 from jaxprune import flops, models, reduction
 from jaxprune.errors import UserError
-from jaxprune.nn import Attended, kernels
+from jaxprune.nn import Attended, attention_kernels
 from jaxprune.nn.params import merge, split
 from jaxprune.nn.tokens import all_present
 from jaxprune.reduction import Plan
@@ -95,7 +95,7 @@ def test_every_place_learns_and_is_equal_in_blocks(look_ahead, on):
     assert np.abs(learned["patch_embed.proj.kernel"]).max() > 0
     outputs = {}
     for kind in ("plain", "blocked"):
-        with kernels.implementation(kind):
+        with attention_kernels.implementation(kind):
             outputs[kind] = quickly(model, lambda model, images: model(images))(batch)
     logits, aux = outputs["plain"]
     np.testing.assert_allclose(outputs["blocked"][0], logits, atol=1e-5 if on == "relative" else 2e-2)

@@ -26,7 +26,7 @@ from support import golden, golden_names, quick_compile, quickly, weights
 
 from jaxprune import models, reduction
 from jaxprune.errors import UserError
-from jaxprune.nn import Attended, kernels
+from jaxprune.nn import Attended, attention_kernels
 from jaxprune.nn.params import merge as merged_model
 from jaxprune.nn.params import split
 from jaxprune.nn.tokens import all_present
@@ -220,7 +220,7 @@ def test_options_learn_in_bfloat16_and_in_blocks(on):
 
     of_kernels = {}
     for kind in ("plain", "blocked"):
-        with kernels.implementation(kind):
+        with attention_kernels.implementation(kind):
             of_kernels[kind] = gradients(parts.params, batch)
     chex.assert_tree_all_finite(of_kernels)
     assert np.abs(of_kernels["plain"]["patch_embed.proj.kernel"]).max() > 0

@@ -9,7 +9,7 @@ from published_models import CLOSE, config_of, prefixed, stage
 from support import golden, golden_names, quick_compile
 
 from jaxprune.errors import UserError
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.reduction import Attended
 from jaxprune.reduction.visionzip import VisionZip
 
@@ -33,7 +33,7 @@ def reduced(file, **options):
 def test_rows_are_the_published_ones(name, way):
     file = golden(name)
     dominant, prefix = config_of(file)["dominant"], config_of(file)["prefix"]
-    with kernels.implementation(way):
+    with attention_kernels.implementation(way):
         tokens, report = reduced(file)
     chex.assert_trees_all_close(tokens.x, file["rows"], **CLOSE)
     np.testing.assert_array_equal(report.kept[:, :dominant], np.sort(file["dominant_ids"][:, prefix:] - prefix, axis=1))

@@ -8,7 +8,7 @@ from published_models import config_of, stage
 from support import golden, golden_names, quick_compile
 
 from jaxprune.errors import UserError
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.nn.tokens import all_present
 from jaxprune.reduction import Attended
 from jaxprune.reduction.vispruner import VisPruner, removals, without_duplicates
@@ -22,7 +22,7 @@ def test_keeps_the_published_rows(name, way):
     step = stage(config["N"], config["num_keep"], num_prefix_tokens=0)
     reducer = VisPruner(step, important=config["important_ratio"], at_once=config["step"])
     tokens, attended = all_present(jnp.asarray(file["x"]), 0), Attended(cls_attn=jnp.asarray(file["cls_attn"]))
-    with kernels.implementation(way):
+    with attention_kernels.implementation(way):
         call = jax.jit(lambda tokens, attended: reducer(tokens, attended), compiler_options=quick_compile())
         reduced, report = call(tokens, attended)
     np.testing.assert_array_equal(report.kept, file["kept"])

@@ -21,7 +21,7 @@ from jaxprune.tune import Bound, Settings, cascade_candidates, tune
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cascade_candidates import Exits
 from jaxprune.tune.cost_table import Cost
-from jaxprune.tune.halves import Halves
+from jaxprune.tune.image_halves import Halves
 from jaxprune.tune.loss_kinds import ClassLoss
 from jaxprune.tune.losses import Losses
 from jaxprune.tune.store import Store

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from jaxprune import flops, processes
 from jaxprune.commands.shared import inputs
 from jaxprune.config import Config
-from jaxprune.data.broken import read_or_next
+from jaxprune.data.broken_examples import read_or_next
 from jaxprune.data.sample import Sample
 from jaxprune.errors import UserError
 from jaxprune.evaluate import Forward, feature_files, run_over

@@ -14,7 +14,7 @@ from jaxprune.commands.finetune.page import describe
 from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
 from jaxprune.commands.finetune.settings import fitted, objective, plan_of, require_teacher
 from jaxprune.commands.shared import inputs, networks, reporting
-from jaxprune.commands.shared.described import DescribedStep, described_batch
+from jaxprune.commands.shared.ahead_of_time import DescribedStep, described_batch
 from jaxprune.commands.shared.training import Length, Training, begin, interrupted
 from jaxprune.config import Config
 from jaxprune.data.augment import augment
@@ -24,8 +24,8 @@ from jaxprune.models.convnet import ConvNet
 from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split, without_parameters
 from jaxprune.open import initialise
+from jaxprune.train.abstract_step import Step
 from jaxprune.train.keep_rate import KeepRateWarmUp
-from jaxprune.train.lowered import Step
 from jaxprune.train.objective import ASYMMETRIC, answers
 from jaxprune.train.state import EMA, TrainState
 from jaxprune.train.step import FIXED, LossFn

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxprune.config import Config
-from jaxprune.data.broken import Unreadable
+from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.folder import read_example
 from jaxprune.errors import UserError
 from jaxprune.train.writer import Writer

@@ -14,7 +14,7 @@ from jaxprune.checkpoints.run import write_card
 from jaxprune.commands.pretrain.page import describe
 from jaxprune.commands.pretrain.settings import networks
 from jaxprune.commands.shared import inputs
-from jaxprune.commands.shared.described import DescribedStep, described_batch
+from jaxprune.commands.shared.ahead_of_time import DescribedStep, described_batch
 from jaxprune.commands.shared.training import Length, Training, begin, build_optimizer, interrupted, learning_rate
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
@@ -27,7 +27,7 @@ from jaxprune.mim.parts.host_masks import HostMasks
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.open import Origin, named, open_network
-from jaxprune.train.lowered import Step
+from jaxprune.train.abstract_step import Step
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED, KEPT, LossFn
 from jaxprune.train.writer import Writer

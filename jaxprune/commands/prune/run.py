@@ -13,7 +13,7 @@ from jaxprune.bench.scorers import speeds
 from jaxprune.commands.prune import page, proposals_page, sanity_page
 from jaxprune.commands.shared import inputs, inspection, networks, reporting
 from jaxprune.config import Config
-from jaxprune.data.broken import read_or_next
+from jaxprune.data.broken_examples import read_or_next
 from jaxprune.data.crop_resize import prepare
 from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import pruning

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.data.broken import read_or_next
+from jaxprune.data.broken_examples import read_or_next
 from jaxprune.data.crop_resize import prepare
 from jaxprune.data.source import Source
 from jaxprune.preprocessing import Preprocessing

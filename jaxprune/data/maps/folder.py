@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxprune.data import decode
-from jaxprune.data.broken import Unreadable
+from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.folder import image_files, read_example
 from jaxprune.data.maps.label_maps import LabelMaps
 from jaxprune.data.source import Example

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.data.broken import Unreadable
+from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.maps.folder import decode_map
 from jaxprune.data.maps.label_maps import LabelMaps
 from jaxprune.data.source import Example

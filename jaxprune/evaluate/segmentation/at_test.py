@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprune.data.broken import Unreadable, read_or_next
+from jaxprune.data.broken_examples import Unreadable, read_or_next
 from jaxprune.data.decode import plain
 from jaxprune.data.joint.resize import fitted_size, resized
 from jaxprune.data.joint.segmentation import Shape, TestMaps, pad

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.masker import Masker, Masks, check_retained, choose_retained, through_encoder
-from jaxprune.ops.sampling import checked_first, num_thrown
+from jaxprune.ops.patch_sampling import checked_first, num_thrown
 from jaxprune.ops.tracing import on_host
 
 _MASK_PATCH = 32  # side of a masked block in pixels, as published

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from jaxprune.ops.sampling import furthest_sampling_host
+from jaxprune.ops.patch_sampling import furthest_sampling_host
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.mim.parts.masker import RETAIN, Masker, Masks, ascending, choose_retained
-from jaxprune.ops.sampling import checked_first, num_thrown
+from jaxprune.ops.patch_sampling import checked_first, num_thrown
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.mim.parts.host_masks import HostMasks
-from jaxprune.ops.sampling import (
+from jaxprune.ops.patch_sampling import (
     checked_first,
     furthest_retained,
     num_thrown,

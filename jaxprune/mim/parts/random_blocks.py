@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.block_masker import check_blocks, to_patches
 from jaxprune.mim.parts.masker import Masks, RandomMasker
-from jaxprune.ops.sampling import num_visible
+from jaxprune.ops.patch_sampling import num_visible
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from jaxprune.reduction.parts.plan_text import INPUT
 from jaxprune.reduction.parts.step_sizes import Amount, Count, Rate, Removal, whole
 
 POSITIONS = ("mean", "kept")
-AMOUNTS = ("keep_rate", "num_keep", "r", "position", "restore")  # what every method takes in a step
+AMOUNTS = ("keep_rate", "num_keep", "r", "position", "restore", "multiple_of")  # what every method takes in a step
 
 
 class At:
@@ -29,6 +29,7 @@ class At:
       r: number of incoming rows that it removes.
       position: the position of a merged row: the size-weighted "mean" of its rows, or that of the row "kept".
       restore: what becomes of the rows that the step drops, see `Plan`.
+      multiple_of: the rows behind the step, with the prefix, are rounded up to a multiple of this, see `Plan`.
       options: the method's own options.
 
     Raises:
@@ -45,6 +46,7 @@ class At:
         r: int | None = None,
         position: str = "mean",
         restore: str = "zero",
+        multiple_of: int = 1,
         **options: Any,
     ):
         amounts = {"keep_rate": (keep_rate, Rate), "num_keep": (num_keep, Count), "r": (r, Removal)}
@@ -55,7 +57,7 @@ class At:
                 f"{layer} has {' and '.join(amounts) or 'none'}: write for example keep_rate=0.7."
             )
         ((value, kind),) = amounts.values()
-        self._fill(layer, method_class(method), kind(value), position, restore, options)
+        self._fill(layer, method_class(method), kind(value), position, restore, multiple_of, options)
 
     @classmethod
     def of(
@@ -65,11 +67,12 @@ class At:
         amount: Amount,
         position: str,
         restore: str,
+        multiple_of: int,
         options: Iterable[tuple],
     ) -> "At":
         """Makes a step from an `Amount`."""
         step = cls.__new__(cls)
-        step._fill(layer, method, amount, position, restore, dict(options))
+        step._fill(layer, method, amount, position, restore, multiple_of, dict(options))
         return step
 
     def _fill(
@@ -79,6 +82,7 @@ class At:
         amount: Amount,
         position: str,
         restore: str,
+        multiple_of: int,
         options: dict[str, Any],
     ) -> None:
         entrance, method = cls.where == "embed", shown_name(cls)
@@ -97,17 +101,18 @@ class At:
             raise unknown("restore of dropped rows", restore, RESTORES)
         self.layer: int | str = layer if isinstance(layer, str) else int(layer)
         self.method, self.reducer_class, self.amount, self.position = method, cls, amount, position
-        self.restore = restore
+        self.restore, self.multiple_of = restore, checked_multiple(multiple_of)
         check_options(cls, options, AMOUNTS)
         self.options = stated(cls, options)
 
     def changed(self, **values: Any) -> "At":
         """The same step with another `layer`, `amount` or `options`."""
         values = {"layer": self.layer, "amount": self.amount, "options": self.options, **values}
-        return At.of(method=self.reducer_class, position=self.position, restore=self.restore, **values)
+        rows = {"position": self.position, "restore": self.restore, "multiple_of": self.multiple_of}
+        return At.of(method=self.reducer_class, **rows, **values)
 
     def _key(self) -> tuple:
-        return (self.layer, self.reducer_class, self.amount, self.position, self.restore, self.options)
+        return (self.layer, self.reducer_class, self.amount, *row_settings(self).items(), self.options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, At) and self._key() == other._key()
@@ -124,10 +129,25 @@ class At:
         return f"At({self.layer!r}, {as_argument(self.reducer_class)}{settings})"
 
 
-def row_settings(plan: Any) -> dict[str, str]:
-    """The `position` and `restore` of a step or a plan by name, without those at their default."""
-    values = {"position": (plan.position, POSITIONS), "restore": (plan.restore, RESTORES)}
-    return {name: value for name, (value, choices) in values.items() if value != choices[0]}
+def row_settings(plan: Any) -> dict[str, str | int]:
+    """The `position`, `restore` and `multiple_of` of a step or a plan by name, without those at their default."""
+    values: dict[str, tuple[str | int, str | int]] = {
+        "position": (plan.position, POSITIONS[0]),
+        "restore": (plan.restore, RESTORES[0]),
+        "multiple_of": (plan.multiple_of, 1),
+    }
+    return {name: value for name, (value, default) in values.items() if value != default}
+
+
+def checked_multiple(multiple_of: Any) -> int:
+    """Returns what rows are to be a multiple of.
+
+    Raises:
+      UserError: it is no positive whole number.
+    """
+    if (multiple := whole("multiple_of", multiple_of)) < 1:
+        raise UserError(f"multiple_of {multiple} is no number of rows: use one such as 8, or 1 for any number.")
+    return multiple
 
 
 def check_options(cls: type[Reducer], options: Iterable[str], common: Iterable[str]) -> None:

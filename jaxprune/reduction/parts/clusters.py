@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.errors import UserError
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.nn.tokens import Tokens
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts.base import Step, StepReport
@@ -35,7 +35,7 @@ class Distances:
     """
 
     def __init__(self, x: Float[Array, "b n d"], scale: float = 1.0):
-        self._size, self._scale = kernels.row_block(), scale
+        self._size, self._scale = attention_kernels.row_block(), scale
         self._whole = distances(x) / scale if self._size is None else None
         if self._whole is None:
             self._x = _centred(x)
@@ -158,7 +158,7 @@ def by_cluster(f: Callable[..., Any], assign: Int[Array, "b n"], num_clusters: i
     Args:
       rows: further arguments with a row per cluster.
     """
-    size = kernels.row_block()
+    size = attention_kernels.row_block()
     if size is None:
         return f(members(assign, num_clusters), *rows)
     ids = jnp.broadcast_to(jnp.arange(num_clusters, dtype=assign.dtype)[None, :], (assign.shape[0], num_clusters))

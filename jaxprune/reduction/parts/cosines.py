@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.ops.blocks import by_rows
 
 
@@ -29,7 +29,7 @@ class Cosines:
     """
 
     def __init__(self, x: Float[Array, "b n d"]):
-        self._unit, self._size = unit(x), kernels.row_block()
+        self._unit, self._size = unit(x), attention_kernels.row_block()
         self._whole = products(self._unit, self._unit) if self._size is None else None
 
     def by_rows(self, f: Callable[..., Any], *rows: Array) -> Any:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.nn import logsumexp
 from jaxtyping import Array, Float
 
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.nn.tokens import Tokens
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts.base import Step, StepReport
@@ -30,12 +30,12 @@ class Logits(NamedTuple):
     def by_row(self, f: Callable[..., Any], *rows: Array) -> Any:
         """Returns `f(z, *rows)`, whose results have a row per direction, computed in blocks of directions."""
         of_block = lambda directions, *rows: f(project(self.features, directions[0]) * self.scale, *rows)
-        return by_rows(of_block, self.directions[None], *rows, size=kernels.row_block())
+        return by_rows(of_block, self.directions[None], *rows, size=attention_kernels.row_block())
 
     def by_token(self, f: Callable[..., Any], *tokens: Array) -> Any:
         """Returns `f(z, *tokens)`, whose results have a row per token, computed in blocks of tokens."""
         of_block = lambda features, *tokens: f(project(features, self.directions) * self.scale, *tokens)
-        return by_rows(of_block, self.features, *tokens, size=kernels.row_block())
+        return by_rows(of_block, self.features, *tokens, size=attention_kernels.row_block())
 
 
 class Mixture(NamedTuple):

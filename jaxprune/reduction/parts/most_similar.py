@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts.clusters import first_min
 from jaxprune.reduction.parts.cosines import products, unit
@@ -25,4 +25,4 @@ def most_similar(
         cosine = cosine if barred is None else cosine + barred
         return cosine.max(2), first_min(-cosine, axis=2)
 
-    return by_rows(of_rows, unit(rows), size=kernels.row_block())
+    return by_rows(of_rows, unit(rows), size=attention_kernels.row_block())

@@ -12,6 +12,7 @@ from jaxprune.reduction.parts.at import (
     as_argument,
     check_first,
     check_options,
+    checked_multiple,
     row_settings,
     stated,
     trained,
@@ -62,6 +63,8 @@ class Plan:
         maps of all depths have the value with which a row left, and nothing else reads it, as in SViT (Liu et al.,
         2024). "fuse": they also join the others before the last block, as in Token Cropr (Bergner et al., 2025).
         Where rows only skip work, their value stays in any case.
+      multiple_of: rounds the number of rows behind each step, with the prefix, up to a multiple, such as 8 or 128:
+        accelerators compute rows in groups, and those of a started group cost nothing more.
       options: the method's own options.
 
     Raises:
@@ -80,6 +83,7 @@ class Plan:
         steps: Iterable[At] | None = None,
         position: str = "mean",
         restore: str = "zero",
+        multiple_of: int = 1,
         **options: Any,
     ):
         if (method is None) == (steps is None):
@@ -94,7 +98,7 @@ class Plan:
             )
         self.reducer_class: Any = None if method is None else method_class(method)
         self.method: Any = None if method is None else shown_name(self.reducer_class)
-        self.position, self.restore = position, restore
+        self.position, self.restore, self.multiple_of = position, restore, checked_multiple(multiple_of)
         if method is not None:
             check_options(self.reducer_class, options, (*AMOUNTS, "reduction_loc", "inflection"))
         elif options or row_settings(self):
@@ -124,7 +128,7 @@ class Plan:
         self._check_methods()
 
     def _step(self, layer: int | str, amount: Amount) -> At:
-        return At.of(layer, self.reducer_class, amount, self.position, self.restore, self.options)
+        return At.of(layer, self.reducer_class, amount, self.position, self.restore, self.multiple_of, self.options)
 
     def _common_steps(self, reduction_loc: int | tuple[int, ...] | None) -> tuple[At, ...]:
         if self.r is not None:
@@ -322,7 +326,7 @@ class Plan:
     def _key(self) -> tuple:
         if not isinstance(self.r, int):
             return (self.steps, self._quarters)
-        return (self.steps, self.reducer_class, self.r, self.inflection, self.position, self.restore, self.options)
+        return (self.steps, self.reducer_class, self.r, self.inflection, *row_settings(self).items(), self.options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self._key() == other._key()

@@ -79,6 +79,8 @@ def place(
         if at.layer == INPUT:
             entering = _entrance(plan, at, first, len(steps), scorer)
             if prunes_input:
+                missing = -(first.num_prefix_tokens + entering.num_keep) % at.multiple_of
+                entering = entering._replace(num_keep=min(entering.num_keep + missing, first.num_patches))
                 arriving = entering.num_keep
                 _check_entrance(at, first, sites)
             else:
@@ -113,6 +115,8 @@ def place(
         reducer = make(cls, dict(at.options), step(arriving if site.removable else site.num_patches))
         if not cls.follows_count(dict(at.options)):
             reducer = make(cls, dict(at.options), reducer.step._replace(num_keep=reducer.num_tokens()))
+        elif site.removable:
+            reducer = _in_groups(at, reducer, make)
         if reducer.merged_in_place and site.stage in merged:
             reducer = make(cls, dict(at.options), step(merged[site.stage]))
         placed.append(Placed(site, reducer))
@@ -192,6 +196,18 @@ def _entrance(plan: Plan, at: At, first: Site, num_steps: int, scorer: Any) -> S
         return step
     count = scorer.num_keep(at.amount.value, first.num_prefix_tokens)
     return step._replace(num_keep=_possible(plan, at, count, 0, first.num_patches))
+
+
+def _in_groups(at: At, reducer: Reducer, make: Make) -> Reducer:
+    """A reducer of a step with more rows, so that those in the network are a multiple of what the plan asks for."""
+    while True:
+        step, rows = reducer.step, reducer.step.num_prefix_tokens + reducer.num_tokens()
+        missing = -rows % at.multiple_of
+        if not missing or step.num_keep >= step.tokens_in:
+            return reducer
+        count = min(step.num_keep + missing, step.tokens_in)
+        patches = math.prod(step.grid)
+        reducer = make(at.reducer_class, dict(at.options), step._replace(num_keep=count, keep_rate=count / patches))
 
 
 def _pruned(at: At, sites: Sequence[Site]) -> list[Site]:

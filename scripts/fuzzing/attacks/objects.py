@@ -11,7 +11,7 @@ from PIL import Image
 
 from attacks import Case
 from attacks.mutations import VALUES, damaged_content
-from jaxprune.data.broken import read_or_next
+from jaxprune.data.broken_examples import read_or_next
 from jaxprune.data.joint.detection import Jitter, TrainObjects
 from jaxprune.data.objects.open_objects import open_objects
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from attacks import Case
 from attacks.mutations import damaged, damaged_json
-from jaxprune.data.broken import Unreadable
+from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.prepare import prepare
 from jaxprune.data.tfds_source import Tfds
 from jaxprune.errors import UserError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxprune.data.broken import Unreadable
+from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.maps.folder import MapFolder, decode_map
 from jaxprune.data.maps.label_maps import LabelMaps, read_classes
 from jaxprune.data.maps.scenes import SceneMaps

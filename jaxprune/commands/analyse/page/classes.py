@@ -7,7 +7,7 @@ import numpy as np
 from jaxprune.commands.analyse.page.parts import SHOWN_ROWS, Analysis, Rows, add_table, at_one_rate, grouped, plan_name
 from jaxprune.commands.analyse.tables import class_patterns
 from jaxprune.commands.analyse.tables.outcomes import Answers, lost, name_of
-from jaxprune.data.broken import read_or_next
+from jaxprune.data.broken_examples import read_or_next
 from jaxprune.data.crop_resize import prepare
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.reduction import DENSE

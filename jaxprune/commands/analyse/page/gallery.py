@@ -8,7 +8,7 @@ from PIL import Image
 
 from jaxprune.commands.analyse.page.parts import Analysis, at_one_rate, differing, plan_name
 from jaxprune.commands.analyse.tables.outcomes import Answers, name_of
-from jaxprune.data.broken import read_or_next
+from jaxprune.data.broken_examples import read_or_next
 from jaxprune.data.crop_resize import prepare
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.report import Section

@@ -9,7 +9,7 @@ from PIL import Image
 
 from jaxprune import models
 from jaxprune.tune import Bound, Settings, tune, tuning
-from jaxprune.tune.copies import first_of_copies
+from jaxprune.tune.image_copies import first_of_copies
 
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 4}
 

@@ -1,6 +1,6 @@
 """The choice of the attention implementation, including kernels for GPU and TPU.
 
-    with kernels.implementation("blocked"):
+    with attention_kernels.implementation("blocked"):
         logits, aux = model(images)
 
 "plain" computes the matrix of all pairs (or leaves it to XLA). "blocked" computes it in blocks of queries, forward and

@@ -9,7 +9,7 @@ from support import quick_compile
 
 from jaxprune import parallel
 from jaxprune.train import state as states
-from jaxprune.train.lowered import Step, lower
+from jaxprune.train.abstract_step import Step, lower
 from jaxprune.train.step import FIXED, make_train_step
 
 

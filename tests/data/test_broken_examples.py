@@ -5,7 +5,7 @@ import pytest
 from pictures import break_files, fill
 from streams import assert_equal, take
 
-from jaxprune.data.broken import Unreadable, read_or_next
+from jaxprune.data.broken_examples import Unreadable, read_or_next
 from jaxprune.data.folder import ImageFolder
 from jaxprune.data.loader import eval_batches, train_batches
 from jaxprune.data.memory import InMemory

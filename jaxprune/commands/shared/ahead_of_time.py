@@ -25,7 +25,7 @@ from jaxprune.errors import UserError
 from jaxprune.files import make_directory, write_atomically
 from jaxprune.nn.patch_embed import pair
 from jaxprune.report.table import Table
-from jaxprune.train.lowered import Step, lower
+from jaxprune.train.abstract_step import Step, lower
 
 # Of data that are not read: those of ImageNet-1k.
 NUM_CLASSES, NUM_IMAGES = 1000, 1_281_167

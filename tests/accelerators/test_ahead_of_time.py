@@ -12,9 +12,9 @@ from ml_collections import ConfigDict
 from jaxprune import accelerators, main, parallel
 from jaxprune.accelerators import Costs, DoesNotFit, Target, target
 from jaxprune.accelerators.costs import bytes_needed
-from jaxprune.commands.shared import described
+from jaxprune.commands.shared import ahead_of_time
 from jaxprune.errors import UserError
-from jaxprune.nn import kernels
+from jaxprune.nn import attention_kernels
 from jaxprune.ops.depthwise import _usual
 from jaxprune.ops.platform import platform, traced_for
 
@@ -90,13 +90,15 @@ def test_the_memory_of_a_gpu_is_the_share_that_jax_takes(monkeypatch):
 
 
 def test_what_is_traced_follows_the_platform_it_is_for(monkeypatch):
-    monkeypatch.setattr(kernels, "DEFAULTS", (kernels.Default("tpu", False, 64, "blocked"),))
-    assert platform() == "cpu" and kernels.chosen("float32", 64, 64) == "plain" and _usual() == "shift_add"
+    monkeypatch.setattr(attention_kernels, "DEFAULTS", (attention_kernels.Default("tpu", False, 64, "blocked"),))
+    assert platform() == "cpu" and attention_kernels.chosen("float32", 64, 64) == "plain" and _usual() == "shift_add"
     with traced_for("tpu"):
-        assert platform() == "tpu" and kernels.chosen("float32", 64, 64) == "blocked" and _usual() == "grouped"
+        assert (
+            platform() == "tpu" and attention_kernels.chosen("float32", 64, 64) == "blocked" and _usual() == "grouped"
+        )
     monkeypatch.undo()
     with traced_for("tpu"):
-        lengths = {tokens: kernels.chosen("bfloat16", tokens, tokens) for tokens in (197, 785, 1025, 1370)}
+        lengths = {tokens: attention_kernels.chosen("bfloat16", tokens, tokens) for tokens in (197, 785, 1025, 1370)}
     assert lengths == {197: "plain", 785: "plain", 1025: "blocked", 1370: "blocked"}
     with pytest.raises(UserError, match="Choose one of: cpu, gpu, tpu"), traced_for("fpga"):
         pass
@@ -120,11 +122,11 @@ class Tried(NamedTuple):
 
 
 def test_halves_are_tried_until_one_fits():
-    assert [tried.rows for tried in described.until_one_fits(100, Tried)] == [100, 50, 25]
-    assert [tried.rows for tried in described.until_one_fits(30, Tried)] == [30] and described.until_one_fits(
+    assert [tried.rows for tried in ahead_of_time.until_one_fits(100, Tried)] == [100, 50, 25]
+    assert [tried.rows for tried in ahead_of_time.until_one_fits(30, Tried)] == [30] and ahead_of_time.until_one_fits(
         0, Tried
     ) == []
-    never = described.until_one_fits(2, lambda rows: Tried(100))
+    never = ahead_of_time.until_one_fits(2, lambda rows: Tried(100))
     assert len(never) == 2 and not never[-1].fits
 
 
@@ -157,7 +159,7 @@ def compiled(monkeypatch):
 
     monkeypatch.setattr(Target, "devices", lambda self: jax.devices()[:1])
     monkeypatch.setattr(accelerators, "costs", costs)
-    monkeypatch.setattr(described, "lower", lowered)
+    monkeypatch.setattr(ahead_of_time, "lower", lowered)
     return tried
 
 
@@ -168,7 +170,7 @@ def test_a_step_is_described_and_its_table_and_page_written(config, task, compil
     settings = ConfigDict(main.load_config(config).to_dict())
     # Of data that are elsewhere.
     settings.data.update(source="folder", path="/no/such/folder")
-    summary = described.compile_for(settings, tmp_path / "out", Target.parse("v5e"), price=1.2)
+    summary = ahead_of_time.compile_for(settings, tmp_path / "out", Target.parse("v5e"), price=1.2)
     printed = capsys.readouterr().out
     assert summary == {"fits": False, "batch_a_chip": 4}
     assert [rows for rows, _ in compiled] == [8, 8, 4]  # as configured, recomputed, half
@@ -185,7 +187,7 @@ def test_a_step_is_described_and_its_table_and_page_written(config, task, compil
         "0.5 GiB and 0.25 GiB to other",
     ):
         assert line in printed
-    hours = described.NUM_IMAGES / 40 / 3600
+    hours = ahead_of_time.NUM_IMAGES / 40 / 3600
     assert f"an epoch          {hours:,.4g} hours, {1.2 * hours:,.4g} at the price given" in printed
     with (tmp_path / "out" / "compiled.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -200,9 +202,9 @@ def test_a_step_is_described_and_its_table_and_page_written(config, task, compil
 
 def test_an_epoch_takes_a_share_of_the_hours_on_several_chips_at_the_price_of_all(compiled, tmp_path, monkeypatch):
     monkeypatch.setattr(Target, "devices", lambda self: jax.devices()[:1] * self.chips)
-    monkeypatch.setattr(described.inputs, "mesh", lambda config: parallel.make_mesh())
+    monkeypatch.setattr(ahead_of_time.inputs, "mesh", lambda config: parallel.make_mesh())
     settings = ConfigDict({**main.load_config(CONFIG).to_dict(), "batch_size": 4})
-    described.compile_for(settings, tmp_path, Target.parse("v5e:2x2"), price=1.2)
+    ahead_of_time.compile_for(settings, tmp_path, Target.parse("v5e:2x2"), price=1.2)
     (step,) = json.loads((tmp_path / "compiled.json").read_text())["steps"]
     assert (step["batch"], step["rows"], step["images_per_second"]) == (4, 1, 10)
     hours = settings.data.num_train / (4 * 10) / 3600
@@ -211,33 +213,33 @@ def test_an_epoch_takes_a_share_of_the_hours_on_several_chips_at_the_price_of_al
 
 def test_a_step_that_fits_is_compiled_once(compiled, tmp_path, capsys):
     settings = ConfigDict({**main.load_config(CONFIG).to_dict(), "batch_size": 4})
-    assert described.compile_for(settings, tmp_path, Target.parse("v5e")) == {"fits": True, "batch_a_chip": 4}
+    assert ahead_of_time.compile_for(settings, tmp_path, Target.parse("v5e")) == {"fits": True, "batch_a_chip": 4}
     printed = capsys.readouterr().out
     assert len(compiled) == 1 and "4 a chip, fits.\n" in printed and "price" not in printed
     with pytest.raises(UserError, match="price_per_chip_hour=-1 is no price"):
-        described.compile_for(settings, tmp_path, Target.parse("v5e"), price=-1.0)
+        ahead_of_time.compile_for(settings, tmp_path, Target.parse("v5e"), price=-1.0)
 
 
 def test_what_saves_memory_is_what_a_config_does_not_have_yet():
     config = ConfigDict({"mim": {"remat": False}, "mesh": "data=-1"})
     remat, shared = {"mim.remat": True}, {"mesh": "fsdp=-1"}
-    assert described.savings(config, Target.parse("v5e:2x4")) == [remat, shared, {**remat, **shared}]
-    assert described.savings(config, Target.parse("v5e")) == [remat]
+    assert ahead_of_time.savings(config, Target.parse("v5e:2x4")) == [remat, shared, {**remat, **shared}]
+    assert ahead_of_time.savings(config, Target.parse("v5e")) == [remat]
     config.mim.remat = True
-    assert described.savings(config, Target.parse("h100:8")) == [shared]
+    assert ahead_of_time.savings(config, Target.parse("h100:8")) == [shared]
     config.mesh = "fsdp=-1"
-    assert described.savings(config, Target.parse("h100:8")) == []
-    assert described.savings(ConfigDict({"model": {}, "mesh": "data=-1"}), Target.parse("v5e")) == []
+    assert ahead_of_time.savings(config, Target.parse("h100:8")) == []
+    assert ahead_of_time.savings(ConfigDict({"model": {}, "mesh": "data=-1"}), Target.parse("v5e")) == []
 
 
 def test_what_cannot_be_compiled_is_refused(compiled, tmp_path):
     topology = Target.parse("v5e")
     with pytest.raises(UserError, match=r"The task evaluate cannot .*: finetune, pretrain"):
-        described.compile_for(main.load_config("configs/evaluate.py"), tmp_path, topology)
+        ahead_of_time.compile_for(main.load_config("configs/evaluate.py"), tmp_path, topology)
     settings = ConfigDict(main.load_config(CONFIG).to_dict())
     settings.mesh = "data=2,fsdp=4"
     with pytest.raises(UserError, match="does not fit 1 device"):
-        described.compile_for(settings, tmp_path, topology)
+        ahead_of_time.compile_for(settings, tmp_path, topology)
 
 
 def test_the_commands_end_in_one_line(monkeypatch, capsys, tmp_path):
