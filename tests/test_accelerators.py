@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from jaxprune import main, models, parallel, reduction, scoring
-from jaxprune.accelerators import Target, compiling_for, costs, program
+from jaxprune.accelerators import Target, compiling_for, costs, program_text
 from jaxprune.accelerators.hlo import Module
 from jaxprune.commands import finetune, pretrain
 from jaxprune.commands.shared.training import Length
@@ -52,8 +52,8 @@ def module_of(lowered):
     """Compiles a program; nothing in it may be 64 bits wide or call the host."""
     text = lowered.compile().as_text()
     module = Module.parse(text)
-    assert not program.uses_float64(module) and not program.calls_host(text)
-    assert program.cycles(module).total() > 0
+    assert not program_text.uses_float64(module) and not program_text.calls_host(text)
+    assert program_text.cycles(module).total() > 0
     return module
 
 
@@ -61,17 +61,17 @@ def module_of(lowered):
 def test_the_step_of_every_framework_compiles(name):
     with compiling_for(ONE):
         module = module_of(step_of(FRAMEWORKS[name], ONE))
-    assert not program.collectives(module)
-    assert program.flops(module) > 0
+    assert not program_text.collectives(module)
+    assert program_text.flops(module) > 0
 
 
 def test_data_parallel_steps_reduce_gradients_and_sharded_ones_gather_parameters():
     with compiling_for(EIGHT):
-        data = program.collectives(module_of(step_of("mim/imagenet.py:smoke", EIGHT)))
+        data = program_text.collectives(module_of(step_of("mim/imagenet.py:smoke", EIGHT)))
         sizes = {"embed_dim": 128, "decoder_embed_dim": 128}
         config = ConfigDict(main.load_config(str(CONFIGS / "mim/imagenet.py:smoke")).to_dict()).mim.to_dict()
         sharded = step_of("mim/imagenet.py:smoke", EIGHT, mesh="fsdp=-1", mim={**config, **sizes})
-        fsdp = program.collectives(module_of(sharded))
+        fsdp = program_text.collectives(module_of(sharded))
     assert set(data) == {"all-reduce"}
     assert "all-gather" in fsdp
 
@@ -86,16 +86,16 @@ def test_slices_reduce_gradients_over_their_network_and_gather_parameters_inside
             assert [device.slice_index for device in mesh.devices.flatten()] == [0] * 4 + [1] * 4
         lowered = step_of("mim/imagenet.py:smoke", slices, mesh="data=2,fsdp=-1", mim={**config, **sizes})
         module = Module.parse(lowered.compile().as_text())
-    links, network = program.sent(module)
+    links, network = program_text.sent(module)
     # Every chip exchanges its quarter of the gradients with the other slice.
     assert 0 < network < links / 2
-    assert "all-gather" in program.collectives(module)
+    assert "all-gather" in program_text.collectives(module)
 
 
 def test_fine_tuning_under_a_plan_compiles():
     with compiling_for(ONE):
         module = module_of(step_of("reduction/imagenet.py:smoke,method=evit", ONE, dtype="bfloat16"))
-    assert not program.collectives(module)
+    assert not program_text.collectives(module)
 
 
 @pytest.mark.parametrize("method", [*reduction.standalone(), "from_scores"])
@@ -118,7 +118,7 @@ def test_the_forward_pass_of_every_reducer_compiles(method):
         images = place(jnp.zeros((16, 32, 32, 3)), parallel.batch_sharding(mesh))
         call = jax.jit(lambda params, images: merge(parts.graph, params, parts.rest)(images)[0])
         module = module_of(call.lower(params, images))
-    assert not program.collectives(module)
+    assert not program_text.collectives(module)
 
 
 @pytest.mark.parametrize(("kind", "count"), [("plain", 0), ("pallas", 1)])
@@ -152,7 +152,7 @@ def test_the_default_runs_on_several_chips_without_communication(tokens):
     with compiling_for(EIGHT) as devices:
         place = parallel.batch_sharding(parallel.make_mesh(devices=devices))
         heads = [jax.ShapeDtypeStruct((16, 2, tokens, 64), jnp.bfloat16, sharding=place)] * 3
-        assert not program.collectives(module_of(jax.jit(lambda *heads: attention.attend(*heads)).lower(*heads)))
+        assert not program_text.collectives(module_of(jax.jit(lambda *heads: attention.attend(*heads)).lower(*heads)))
 
 
 def test_the_cycles_of_a_loop_grow_with_its_length():
@@ -164,7 +164,7 @@ def test_the_cycles_of_a_loop_grow_with_its_length():
         cycles, flops = {}, {}
         for length in (8, 32):
             module = module_of(jax.jit(lambda x: powers(x, length)).lower(matrix))  # noqa: B023
-            cycles[length], flops[length] = program.cycles(module).total(), program.flops(module)
+            cycles[length], flops[length] = program_text.cycles(module).total(), program_text.flops(module)
     assert flops == {length: length * 2 * 256**3 for length in (8, 32)}
     assert 3 < cycles[32] / cycles[8] < 4.5
 

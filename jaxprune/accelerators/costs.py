@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from jaxprune.accelerators import program
+from jaxprune.accelerators import program_text
 from jaxprune.accelerators.chips import GIB
 from jaxprune.accelerators.hlo import Module
 from jaxprune.accelerators.target import Target
@@ -98,9 +98,9 @@ def costs(lowered: Any, target: Target) -> Costs:
     if total > target.memory:
         raise DoesNotFit(total, target.memory)
     module = Module.parse(compiled.as_text())
-    flops, cycles = program.flops(module), program.cycles(module).total()
-    seconds = cycles / chip.hertz if chip.hertz and cycles else program.roofline(module, chip)
-    links, network = program.sent(module)
+    flops, cycles = program_text.flops(module), program_text.cycles(module).total()
+    seconds = cycles / chip.hertz if chip.hertz and cycles else program_text.roofline(module, chip)
+    links, network = program_text.sent(module)
     return Costs(
         memory.argument_size_in_bytes / GIB,
         outputs / GIB,
@@ -109,7 +109,7 @@ def costs(lowered: Any, target: Target) -> Costs:
         total / GIB,
         target.memory / GIB,
         flops / 1e12,
-        program.moved(module) / GIB,
+        program_text.moved(module) / GIB,
         cycles / 1e6,
         seconds * 1e3,
         "cycles" if cycles else "roofline",
@@ -117,7 +117,7 @@ def costs(lowered: Any, target: Target) -> Costs:
         links / GIB,
         network / GIB,
         1e3 * (links / chip.links + network / chip.network),
-        program.collectives(module),
+        program_text.collectives(module),
     )
 
 

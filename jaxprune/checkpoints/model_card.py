@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import jaxprune
-from jaxprune.checkpoints.card import Card
+from jaxprune.checkpoints.run_card import Card
 from jaxprune.errors import UserError, quoted
 from jaxprune.flops import of_model
 from jaxprune.nn import Host

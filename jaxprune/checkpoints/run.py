@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save
 
 from jaxprune import mim, models, processes, scoring
 from jaxprune.checkpoints.build import build, from_card, require_no_larger
-from jaxprune.checkpoints.card import CARD, Card, with_tuples
+from jaxprune.checkpoints.run_card import CARD, Card, with_tuples
 from jaxprune.checkpoints.shared_arrays import arrays_of, of_networks, stored_once
 from jaxprune.checkpoints.store import load_params, load_running
 from jaxprune.dynamic.cascade import Cascade

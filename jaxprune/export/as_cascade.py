@@ -15,7 +15,7 @@ from jaxprune.dynamic.exit_policy import EVERYBODY, NOBODY
 from jaxprune.dynamic.parts.gated import GatedNetwork
 from jaxprune.errors import UserError, unknown
 from jaxprune.export import as_onnx, as_stablehlo
-from jaxprune.export.program import as_text, describe, program, require_fits
+from jaxprune.export.exported_function import as_text, describe, program, require_fits
 from jaxprune.export.segment_programs import chained, segment_programs
 from jaxprune.export.verify import Verified, pixels, write_verified
 from jaxprune.files import as_path, write_atomically

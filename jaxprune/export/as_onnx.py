@@ -17,8 +17,8 @@ from jaxprune.dense.dtop import DToP
 from jaxprune.errors import UserError
 from jaxprune.export import broadcasts
 from jaxprune.export.as_stablehlo import writable
+from jaxprune.export.exported_function import IMAGES, Program, as_text, describe, program
 from jaxprune.export.portable import flat, trace
-from jaxprune.export.program import IMAGES, Program, as_text, describe, program
 from jaxprune.export.verify import BATCHES, Run, Verified, pixels, write_verified
 from jaxprune.ops.convolution import as_operators
 from jaxprune.reduction.parts.find_method import shown_name

@@ -11,7 +11,7 @@ import numpy as np
 from jax import export
 
 from jaxprune.errors import UserError
-from jaxprune.export.program import Program, as_text, describe, program
+from jaxprune.export.exported_function import Program, as_text, describe, program
 from jaxprune.export.verify import Run, Verified, pixels, write_verified
 from jaxprune.files import as_path, write_atomically
 

@@ -11,7 +11,7 @@ from jax import Array
 
 from jaxprune.dynamic import Segmented
 from jaxprune.dynamic.cascade import Cascade
-from jaxprune.export.program import IMAGES, LOGITS, Program, in_float32
+from jaxprune.export.exported_function import IMAGES, LOGITS, Program, in_float32
 from jaxprune.export.verify import Run
 
 STATE = "segment_{}_{}"  # name of an array that a segment, by its number, leaves for later ones

@@ -14,7 +14,7 @@ from jaxprune.data.crop_resize import prepare, read_image
 from jaxprune.data.decode import to_rgb
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
-from jaxprune.export.program import Program
+from jaxprune.export.exported_function import Program
 from jaxprune.files import write_atomically
 from jaxprune.preprocessing import Preprocessing
 

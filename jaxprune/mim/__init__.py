@@ -15,7 +15,7 @@ from jaxprune.errors import unknown
 from jaxprune.mim.parts.base import Framework, Picture, Reconstruction
 from jaxprune.mim.parts.decoder import Decoder, TokenDecoder
 from jaxprune.mim.parts.masker import Masker, Masks, RandomMasker
-from jaxprune.mim.parts.partial import FULL, PARTIAL_ARGUMENTS, Partial
+from jaxprune.mim.parts.partial_reconstruction import FULL, PARTIAL_ARGUMENTS, Partial
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels, Target
 from jaxprune.nn.images import require_buildable
 from jaxprune.nn.params import merge, split

@@ -16,7 +16,7 @@ from jaxprune.errors import UserError
 from jaxprune.mim.mae import MAE
 from jaxprune.mim.parts.attention_masking import AttentionMaskedOutput, AttentionMasking
 from jaxprune.mim.parts.masker import Masks
-from jaxprune.mim.parts.partial import Partial
+from jaxprune.mim.parts.partial_reconstruction import Partial
 from jaxprune.mim.parts.weighted_masker import WeightedMasker
 from jaxprune.nn.images import require_float
 from jaxprune.ops.patch_sampling import num_thrown

@@ -21,7 +21,7 @@ from jaxprune.errors import UserError
 from jaxprune.mim.parts.attention_masking import AttentionMaskedOutput, AttentionMasking
 from jaxprune.mim.parts.block_masker import BlockMasker
 from jaxprune.mim.parts.masker import Masks
-from jaxprune.mim.parts.partial import Partial
+from jaxprune.mim.parts.partial_reconstruction import Partial
 from jaxprune.mim.parts.weighted_masker import WeightedMasker
 from jaxprune.mim.simmim import SimMIM
 from jaxprune.models.vit import VisionTransformer

@@ -16,7 +16,7 @@ from jaxprune.mim.mae import MAE
 from jaxprune.mim.parts.base import Framework, Picture
 from jaxprune.mim.parts.cross_decoder import CrossDecoder
 from jaxprune.mim.parts.masker import Masks
-from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.rank_masker import RankMasker
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels

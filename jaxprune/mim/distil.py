@@ -20,7 +20,7 @@ from jaxprune.mim.parts.base import Framework, MaskedOutput, Picture
 from jaxprune.mim.parts.feature_head import FeatureHead
 from jaxprune.mim.parts.input_masker import InputMasker
 from jaxprune.mim.parts.masker import Masks
-from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.teacher_features import TeacherFeatures
 from jaxprune.mim.parts.teacher_targets import image_size, prepared
 from jaxprune.models.vit import VisionTransformer

@@ -17,7 +17,7 @@ from jaxprune.mim.mae import MAE, RULES, MaeFlops
 from jaxprune.mim.parts.base import Framework
 from jaxprune.mim.parts.decoder import TokenDecoder
 from jaxprune.mim.parts.masker import Masks, RandomMasker, SharedMasker, SharedMasks
-from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.swin_shapes import architecture
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels
 from jaxprune.mim.parts.visible_swin import cell_of, stages, visible_features, visible_flops

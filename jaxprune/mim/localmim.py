@@ -19,7 +19,7 @@ from jaxprune.mim.parts.base import Framework, MaskedOutput
 from jaxprune.mim.parts.decoder import Decoder, TokenDecoder
 from jaxprune.mim.parts.hog import HOG, hog_levels
 from jaxprune.mim.parts.masker import Masks, RandomMasker
-from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of, fill_grid
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels
 from jaxprune.models.vit import VisionTransformer

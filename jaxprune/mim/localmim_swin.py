@@ -29,7 +29,7 @@ from jaxprune.mim.localmim import (
 from jaxprune.mim.parts.base import Framework, FrameworkFlops
 from jaxprune.mim.parts.decoder import Decoder, TokenDecoder
 from jaxprune.mim.parts.masker import Masks, SharedMasker, SharedMasks, ascending
-from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of
 from jaxprune.mim.parts.swin_shapes import architecture
 from jaxprune.mim.parts.visible_swin import Cells, cell_of, stages, visible_flops, visible_stages

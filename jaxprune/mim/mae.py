@@ -12,7 +12,7 @@ from jaxprune.mim.parts.base import Framework
 from jaxprune.mim.parts.block_masker import block_of
 from jaxprune.mim.parts.decoder import TokenDecoder
 from jaxprune.mim.parts.masker import RandomMasker
-from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.random_blocks import RandomBlocks
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels

@@ -19,7 +19,7 @@ from jaxprune.mim.parts.base import Framework, MaskedOutput
 from jaxprune.mim.parts.block_masker import BlockMasker, block_of, default_mask_patch
 from jaxprune.mim.parts.linear_decoder import LinearDecoder
 from jaxprune.mim.parts.masker import Masks
-from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED
 from jaxprune.mim.parts.target import Pixels
 from jaxprune.models.swin import SwinTransformer

@@ -21,7 +21,7 @@ from jaxprune.mim.parts import teacher_targets as teaching
 from jaxprune.mim.parts.base import Framework, MaskedOutput
 from jaxprune.mim.parts.branched_decoder import BranchedDecoder, branch_rules
 from jaxprune.mim.parts.masker import Masks, RandomMasker
-from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import aggregation_of
 from jaxprune.mim.parts.teacher_features import Adaptors, TeacherFeatures, attention_loss, divisor_of
 from jaxprune.models.vit import VisionTransformer

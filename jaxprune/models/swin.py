@@ -17,12 +17,12 @@ from jaxprune.errors import UserError
 from jaxprune.models.hierarchical import ClassifierHead, HierarchicalHost, Stage
 from jaxprune.nn import BlockRunner, LayerNorm, Linear, Overhead, PatchEmbed, Site
 from jaxprune.nn.block_cost import linear_flops
-from jaxprune.nn.cells import Cells
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.swin_block import EPS, SwinBlock
 from jaxprune.nn.tokens import on_map
+from jaxprune.nn.window_cells import Cells
 from jaxprune.nn.windows import Windows
 from jaxprune.preprocessing import Preprocessing
 

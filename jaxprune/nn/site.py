@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from jaxprune.nn.cells import Cells
+from jaxprune.nn.window_cells import Cells
 from jaxprune.nn.windows import Windows
 
 

@@ -14,9 +14,9 @@ from jaxprune.nn.attention import Attention, Heads, self_attention
 from jaxprune.nn.block import Block
 from jaxprune.nn.block_cost import BlockCost
 from jaxprune.nn.block_style import Style
-from jaxprune.nn.cells import Cells
 from jaxprune.nn.linear import Linear, normal_02
 from jaxprune.nn.tokens import Attended, Tokens
+from jaxprune.nn.window_cells import Cells
 from jaxprune.nn.windows import Windows
 
 EPS = 1e-5  # of Swin's norms

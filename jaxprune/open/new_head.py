@@ -7,7 +7,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from jaxprune.checkpoints.build import build
-from jaxprune.checkpoints.card import Card
+from jaxprune.checkpoints.run_card import Card
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
 from jaxprune.reduction import apply

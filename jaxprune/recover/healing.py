@@ -29,8 +29,8 @@ from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
+from jaxprune.recover.held_out_agreement import Likeness
 from jaxprune.recover.lesson import Lesson
-from jaxprune.recover.likeness import Likeness
 from jaxprune.recover.settings import Settings
 from jaxprune.train import loop, optimizer
 from jaxprune.train.state import TrainState

@@ -24,8 +24,8 @@ from flax import nnx
 from jaxprune import data as loader
 from jaxprune import mim, parallel
 from jaxprune.bench.publish import publish
-from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.run import load_model
+from jaxprune.checkpoints.run_card import Card
 from jaxprune.commands import evaluate
 from jaxprune.commands.shared import inputs
 from jaxprune.data import memory

@@ -42,7 +42,7 @@ from pieces import Pieces, run_task
 from jaxprune import compile_cache, main, mim, models
 from jaxprune.bench.timing import interleaved_medians
 from jaxprune.checkpoints.build import build
-from jaxprune.checkpoints.card import Card
+from jaxprune.checkpoints.run_card import Card
 from jaxprune.checkpoints.store import load_params
 from jaxprune.commands.pretrain.settings import tiny
 from jaxprune.commands.shared import inputs

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxprune.accelerators import CHIPS, program
+from jaxprune.accelerators import CHIPS, program_text
 from jaxprune.accelerators.hlo import Array, Module
 
 TPU = """HloModule jit_step, is_scheduled=true, entry_computation_layout={(f32[64,32]{1,0:T(8,128)})->f32[64,32]{1,0}}
@@ -78,8 +78,8 @@ def test_a_program_is_read_with_its_types_and_calls():
 
 
 def test_cycles_of_a_loop_count_as_often_as_it_runs():
-    assert program.cycles(Module.parse(TPU)) == {"fusion": 4352, "copy": 700}
-    assert program.cycles(Module.parse(GPU)).total() == 0
+    assert program_text.cycles(Module.parse(TPU)) == {"fusion": 4352, "copy": 700}
+    assert program_text.cycles(Module.parse(GPU)).total() == 0
 
 
 def loop(start="0", end="12", compare="compare(%i.1, %end), direction=LT"):
@@ -123,38 +123,38 @@ ENTRY %main (x.1: f32[16,8]) -> f32[16,8] {{
     ],
 )
 def test_a_loop_that_says_only_where_it_ends_counts_as_often_as_it_runs(options, times):
-    assert program.cycles(Module.parse(loop(**options))).total() == 100 * times
+    assert program_text.cycles(Module.parse(loop(**options))).total() == 100 * times
 
 
 def test_communication_is_counted_with_the_bytes_of_its_results():
-    assert program.collectives(Module.parse(TPU)) == {
+    assert program_text.collectives(Module.parse(TPU)) == {
         "all-gather": (1, 128 * 32 * 2),
         "reduce-scatter": (1, 64 * 32 * 4),
     }
-    assert program.collectives(Module.parse(GPU)) == {}
+    assert program_text.collectives(Module.parse(GPU)) == {}
 
 
 def test_what_a_chip_sends_is_what_others_lack():
     gathered, reduced = (128 - 16) * 32 * 2, 64 * 32 * 4
-    assert program.sent(Module.parse(TPU)) == (gathered + reduced, 0)
+    assert program_text.sent(Module.parse(TPU)) == (gathered + reduced, 0)
     at_once = TPU.replace("(bf16[16,32]{1,0}, bf16[128,32]{1,0}) all-gather-start", "bf16[128,32]{1,0} all-gather")
-    assert program.sent(Module.parse(at_once)) == (gathered + reduced, 0)
+    assert program_text.sent(Module.parse(at_once)) == (gathered + reduced, 0)
     fusion = "fusion(%g), kind=kCustom, calls=%all-reduce-scatter.1"
     scattered = TPU.replace(fusion, "reduce-scatter(%g), dimensions={0}, to_apply=%region_0.0")
-    assert program.sent(Module.parse(scattered)) == (gathered + (64 - 8) * 32 * 4, 0)
+    assert program_text.sent(Module.parse(scattered)) == (gathered + (64 - 8) * 32 * 4, 0)
     everywhere = TPU.replace(fusion, "all-reduce(%g), to_apply=%region_0.0")
-    assert program.sent(Module.parse(everywhere)) == (gathered + 2 * reduced, 0)
+    assert program_text.sent(Module.parse(everywhere)) == (gathered + 2 * reduced, 0)
     away = TPU.replace(
         "  %zero =",
         "  %send = (f32[64,32]{1,0}, u32[], token[]) send(%g, %token), channel_id=2, is_host_transfer=true, "
         'frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}\n  %zero =',
     )
-    assert program.sent(Module.parse(away)) == (gathered + reduced, reduced)
+    assert program_text.sent(Module.parse(away)) == (gathered + reduced, reduced)
 
 
 @pytest.mark.parametrize("text", [TPU, GPU])
 def test_matrix_products_count_two_operations_a_multiply_add(text):
-    assert program.flops(Module.parse(text)) == 2 * 16 * 32 * 8
+    assert program_text.flops(Module.parse(text)) == 2 * 16 * 32 * 8
 
 
 @pytest.mark.parametrize(
@@ -183,22 +183,22 @@ ENTRY %main (x: f32[1], w: f32[1]) -> f32[1] {{
   ROOT %y = {shape(result)} convolution(%x, %w), window={{{window}}}, dim_labels={labels}
 }}
 """
-    assert program.flops(Module.parse(text)) == 2 * multiply_adds
+    assert program_text.flops(Module.parse(text)) == 2 * multiply_adds
 
 
 def test_the_roofline_takes_the_larger_of_products_and_bytes():
     chip = CHIPS["h100"]
     moved = 2 * (16 * 32 + 32 * 8 + 16 * 8) + 4096
-    assert program.moved(Module.parse(GPU)) == moved
-    assert program.roofline(Module.parse(GPU), chip) == pytest.approx(moved / chip.bandwidth)
+    assert program_text.moved(Module.parse(GPU)) == moved
+    assert program_text.roofline(Module.parse(GPU), chip) == pytest.approx(moved / chip.bandwidth)
 
 
 def test_float64_and_calls_of_the_host_are_seen():
-    assert not program.uses_float64(Module.parse(TPU)) and not program.calls_host(TPU)
-    assert program.uses_float64(Module.parse(TPU.replace("f32[16,8]", "f64[16,8]")))
+    assert not program_text.uses_float64(Module.parse(TPU)) and not program_text.calls_host(TPU)
+    assert program_text.uses_float64(Module.parse(TPU.replace("f32[16,8]", "f64[16,8]")))
     call = '  %c = f32[] custom-call(%x), custom_call_target="xla_ffi_partitioned_python_gpu_callback"\n'
-    assert program.calls_host(GPU + call)
-    assert program.calls_host("%s = token[] send-done(%t), is_host_transfer=true")
+    assert program_text.calls_host(GPU + call)
+    assert program_text.calls_host("%s = token[] send-done(%t), is_host_transfer=true")
 
 
 @pytest.mark.parametrize(("dtype", "num_bytes"), [("bf16", 12), ("f8e4m3fn", 6), ("pred", 6), ("s4", 3), ("f64", 48)])

@@ -17,8 +17,8 @@ from safetensors.numpy import save_file
 from jaxprune import checkpoints, dynamic, mim, models, ranking
 from jaxprune.checkpoints import build, store
 from jaxprune.checkpoints import manifest as manifests
-from jaxprune.checkpoints.card import CARD, Card
 from jaxprune.checkpoints.run import leave_network
+from jaxprune.checkpoints.run_card import CARD, Card
 from jaxprune.errors import UserError
 from jaxprune.files import sealed, unsealed
 

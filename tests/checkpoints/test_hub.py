@@ -15,8 +15,8 @@ from flax import nnx
 
 from jaxprune import models
 from jaxprune.checkpoints import from_pretrained, load_model, push_to_hub, save_model
-from jaxprune.checkpoints.card import Card
 from jaxprune.checkpoints.model_card import model_card
+from jaxprune.checkpoints.run_card import Card
 from jaxprune.errors import UserError
 from jaxprune.flops import of_model
 from jaxprune.nn.params import variables

@@ -17,7 +17,7 @@ from support import golden, slow_but
 
 from jaxprune import checkpoints, commands, dynamic, flops, main, models, reduction
 from jaxprune.checkpoints.build import build
-from jaxprune.checkpoints.card import Card
+from jaxprune.checkpoints.run_card import Card
 from jaxprune.checkpoints.store import load_params
 from jaxprune.commands import prune
 from jaxprune.commands.finetune import by_image

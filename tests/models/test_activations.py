@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from support import golden, nhwc, quickly, weights
 
 from jaxprune import checkpoints, mim, models
-from jaxprune.checkpoints.card import Card
+from jaxprune.checkpoints.run_card import Card
 from jaxprune.errors import UserError
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.models.vit_styles import STYLES

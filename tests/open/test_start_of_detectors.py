@@ -6,7 +6,7 @@ from flax import nnx
 
 from jaxprune import checkpoints, models
 from jaxprune import open as door
-from jaxprune.checkpoints.card import Card
+from jaxprune.checkpoints.run_card import Card
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
 

@@ -12,7 +12,7 @@ from jaxprune.commands.export.settings import FORMATS
 from jaxprune.commands.shared import networks, reporting
 from jaxprune.config import Config
 from jaxprune.errors import UserError
-from jaxprune.export.program import INPUTS
+from jaxprune.export.exported_function import INPUTS
 from jaxprune.files import make_directory
 from jaxprune.reduction import apply
 from jaxprune.report.table import as_text

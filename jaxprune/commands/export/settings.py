@@ -8,7 +8,7 @@ from jaxprune.commands.shared.settings import choice, number, record, refused, s
 from jaxprune.config import Config
 from jaxprune.errors import unknown
 from jaxprune.export.as_onnx import require_packages
-from jaxprune.export.program import INPUTS
+from jaxprune.export.exported_function import INPUTS
 
 # By format: its writer and its file extension.
 FORMATS = {"stablehlo": (export.stablehlo, ".stablehlo"), "onnx": (export.onnx, ".onnx")}

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxprune.mim.parts.decoder import Decoder, DecoderFlops, TokenDecoder
 from jaxprune.mim.parts.masker import Masks
-from jaxprune.mim.parts.partial import Partial
+from jaxprune.mim.parts.partial_reconstruction import Partial
 from jaxprune.nn import Block
 from jaxprune.nn.block import run_block
 from jaxprune.nn.block_cost import block_flops, block_tokens, linear_flops

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.decoder import Decoder
 from jaxprune.mim.parts.masker import Masks, ascending
-from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import fill_grid
 from jaxprune.nn import LayerNorm, Linear, Mlp
 from jaxprune.nn.attention import Attention, attend, merge_heads

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxprune.errors import unknown
 from jaxprune.mim.parts.masker import Masks
-from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import fill_grid
 from jaxprune.nn import Block, LayerNorm, Linear
 from jaxprune.nn.block import run_block

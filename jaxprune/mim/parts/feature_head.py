@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.mim.parts.decoder import Decoder
 from jaxprune.mim.parts.masker import Masks
-from jaxprune.mim.parts.partial import FULL, Partial
+from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import fill_grid
 from jaxprune.nn import LayerNorm, Linear
 from jaxprune.nn.block_cost import linear_flops

@@ -7,9 +7,9 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.nn.block_cost import NetworkCost, Where
-from jaxprune.nn.cells import Cells
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Attended, Tokens
+from jaxprune.nn.window_cells import Cells
 
 
 class Step(NamedTuple):

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from jaxprune.nn.cells import Cells
 from jaxprune.nn.tokens import Tokens
+from jaxprune.nn.window_cells import Cells
 from jaxprune.reduction.parts.base import StepReport
 from jaxprune.reduction.parts.keep_rows import compose, unchanged
 

@@ -10,8 +10,8 @@ from flax import nnx
 from attacks import Attack, Case
 from attacks.mutations import flips
 from jaxprune import models
-from jaxprune.checkpoints.card import CARD, Card
 from jaxprune.checkpoints.run import leave_network
+from jaxprune.checkpoints.run_card import CARD, Card
 from jaxprune.train import workdir
 from jaxprune.train.writer import METRICS
 

@@ -13,10 +13,10 @@ from support import quick_compile, quickly, slow_but
 
 from jaxprune import flops, models, reduction
 from jaxprune.errors import UserError
-from jaxprune.nn.cells import Cells
 from jaxprune.nn.params import merge, split
 from jaxprune.nn.swin_block import SwinBlock
 from jaxprune.nn.tokens import Attended, on_map
+from jaxprune.nn.window_cells import Cells
 from jaxprune.nn.windows import Windows
 from jaxprune.reduction import At, Plan, Step
 from jaxprune.reduction.tome import ToMe

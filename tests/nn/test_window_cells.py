@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import quick_compile, slow_but
 
-from jaxprune.nn.cells import Cells
+from jaxprune.nn.window_cells import Cells
 
 # Even and odd windows, a map that one window covers along a side, and one window in all.
 MAPS = [((6, 9), (3, 3)), ((8, 8), (4, 4)), ((14, 21), (7, 7)), ((5, 10), (5, 5)), ((6, 12), (6, 3)), ((3, 3), (7, 7))]
