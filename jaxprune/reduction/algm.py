@@ -14,7 +14,8 @@ from jaxprune.nn.tokens import Tokens
 from jaxprune.reduction import tome
 from jaxprune.reduction.parts import clusters, cosines
 from jaxprune.reduction.parts.base import Reducer, Step
-from jaxprune.reduction.parts.keep_rows import best, places, unchanged
+from jaxprune.reduction.parts.keep_rows import best, unchanged
+from jaxprune.reduction.parts.row_maps import places
 from jaxprune.reduction.parts.step_sizes import Rate, whole
 
 WINDOW = 2

@@ -16,10 +16,11 @@ from jaxprune.nn.tokens import Tokens
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
 from jaxprune.reduction.parts.clusters import by_cluster
 from jaxprune.reduction.parts.diffrate_counts import PUBLISHED
-from jaxprune.reduction.parts.keep_rows import best, cls_scores, compose, keep_rows, unchanged
+from jaxprune.reduction.parts.keep_rows import best, cls_scores, keep_rows, unchanged
 from jaxprune.reduction.parts.merged_position import merged_position
 from jaxprune.reduction.parts.most_similar import most_similar
 from jaxprune.reduction.parts.plan import At, Plan
+from jaxprune.reduction.parts.row_maps import compose
 
 
 class DiffRate(Reducer):

@@ -18,9 +18,10 @@ from jaxprune.reduction.diffrate import DiffRate, plan_of_counts
 from jaxprune.reduction.parts.apply_plan import installed
 from jaxprune.reduction.parts.base import LossContext, Step, StepReport
 from jaxprune.reduction.parts.clusters import by_cluster
-from jaxprune.reduction.parts.keep_rows import cls_scores, compose
+from jaxprune.reduction.parts.keep_rows import cls_scores
 from jaxprune.reduction.parts.most_similar import most_similar
 from jaxprune.reduction.parts.plan import Plan
+from jaxprune.reduction.parts.row_maps import compose
 
 
 class LearnedCount(nnx.Module):

@@ -19,7 +19,8 @@ from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts.base import Step, StepReport
 from jaxprune.reduction.parts.clusters import needed
-from jaxprune.reduction.parts.keep_rows import best, compose, places, present, unchanged
+from jaxprune.reduction.parts.keep_rows import best, present, unchanged
+from jaxprune.reduction.parts.row_maps import compose, places
 from jaxprune.reduction.tome import ToMe
 
 

@@ -13,7 +13,8 @@ from jaxprune.nn import LayerNorm, Linear
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.reduction.parts.base import LossContext, Reducer, Step, StepReport
 from jaxprune.reduction.parts.clusters import needed
-from jaxprune.reduction.parts.keep_rows import best, compose, keep_rows, unchanged
+from jaxprune.reduction.parts.keep_rows import best, keep_rows, unchanged
+from jaxprune.reduction.parts.row_maps import compose
 
 
 class DynamicViT(Reducer):

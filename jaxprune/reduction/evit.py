@@ -6,9 +6,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxprune.nn.tokens import Tokens
+from jaxprune.reduction.parts import rows_by_product
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
-from jaxprune.reduction.parts.keep_rows import best, cls_scores, compose, keep_rows, places, unchanged
+from jaxprune.reduction.parts.keep_rows import best, cls_scores, keep_rows, unchanged
 from jaxprune.reduction.parts.merged_position import merged_position
+from jaxprune.reduction.parts.row_maps import compose, places
 
 
 class EViT(Reducer):
@@ -47,20 +49,25 @@ class EViT(Reducer):
         weights = scores * inattentive
         if self.renormalise:
             weights = weights / weights.sum(1, keepdims=True)
+        kept = jnp.pad(ids, ((0, 0), (0, 1)), constant_values=-1)
+        if rows_by_product.is_faster():
+            shares = jnp.where(inattentive > 0, weights, 1.0)
+            reduced = rows_by_product.rows_by_product(tokens, row_map, kept, prefix, shares=shares)
+            return reduced, StepReport(row_map=row_map, kept=kept)
         fused = (tokens.x[:, prefix:] * weights[:, :, None]).sum(1, keepdims=True).astype(tokens.x.dtype)
         fused_sizes = tokens.size[:, prefix:] * inattentive
         fused_size = fused_sizes.sum(1, keepdims=True)
         # The fused row holds many patches, so its position is their mean under either rule.
         position = merged_position(tokens, fused_sizes[:, None, :], None, self.step)
-        kept, _ = keep_rows(tokens, ids, prefix)
+        stay, _ = keep_rows(tokens, ids, prefix)
         reduced = Tokens(
-            x=jnp.concatenate([kept.x, fused], axis=1),
-            size=jnp.concatenate([kept.size, fused_size], axis=1),
-            policy=jnp.concatenate([kept.policy, jnp.where(fused_size > 0, 1.0, 0.0)], axis=1),
+            x=jnp.concatenate([stay.x, fused], axis=1),
+            size=jnp.concatenate([stay.size, fused_size], axis=1),
+            policy=jnp.concatenate([stay.policy, jnp.where(fused_size > 0, 1.0, 0.0)], axis=1),
             assign=compose(tokens.assign, row_map),
-            position=jnp.concatenate([kept.position, position], axis=1),
+            position=jnp.concatenate([stay.position, position], axis=1),
         )
-        return reduced, StepReport(row_map=row_map, kept=jnp.pad(ids, ((0, 0), (0, 1)), constant_values=-1))
+        return reduced, StepReport(row_map=row_map, kept=kept)
 
 
 def warm_up(epoch: int, keep_rate: float, *, start: int = 10, epochs: int = 100) -> float:

@@ -11,7 +11,8 @@ from jaxprune.errors import UserError
 from jaxprune.nn.params import copied, frozen
 from jaxprune.nn.run_blocks import on_grid
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
-from jaxprune.reduction.parts.keep_rows import best, keep_rows, places, present, unchanged
+from jaxprune.reduction.parts.keep_rows import best, keep_rows, present, unchanged
+from jaxprune.reduction.parts.row_maps import places
 
 # The stages that each value of `mask_block` prunes, as in PaPr.
 STAGES: dict[int, tuple[int, ...]] = {1: (2,), 2: (2, 3), 3: (1, 2, 3), 4: (0, 1, 2, 3)}

@@ -13,8 +13,9 @@ from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts import clusters
 from jaxprune.reduction.parts.base import Step
 from jaxprune.reduction.parts.cosines import products, unit
-from jaxprune.reduction.parts.keep_rows import places, present, unchanged
+from jaxprune.reduction.parts.keep_rows import present, unchanged
 from jaxprune.reduction.parts.pair_merging import PairMerger, alternating
+from jaxprune.reduction.parts.row_maps import places
 from jaxprune.reduction.tome import sets
 
 PLACES: dict[int, Where] = {0: "behind", 1: "ahead", 2: "anew"}

@@ -10,8 +10,9 @@ from jaxprune.errors import UserError, unknown
 from jaxprune.reduction.parts import clusters
 from jaxprune.reduction.parts.base import Step
 from jaxprune.reduction.parts.cosines import Cosines
-from jaxprune.reduction.parts.keep_rows import best, places, present, unchanged
+from jaxprune.reduction.parts.keep_rows import best, present, unchanged
 from jaxprune.reduction.parts.pair_merging import PairMerger, alternating
+from jaxprune.reduction.parts.row_maps import places
 from jaxprune.reduction.tome import match
 
 ORDERS = ("deit", "mae")

@@ -12,7 +12,8 @@ from jaxprune.nn.tokens import Tokens
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts import clusters, cosines
 from jaxprune.reduction.parts.base import Reducer, Step
-from jaxprune.reduction.parts.keep_rows import best, cls_scores, keep_rows, places, present, unchanged
+from jaxprune.reduction.parts.keep_rows import best, cls_scores, keep_rows, present, unchanged
+from jaxprune.reduction.parts.row_maps import places
 
 MERGE = ("sum", "mean")
 

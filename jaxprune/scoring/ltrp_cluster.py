@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, Int
 from jaxprune.errors import UserError
 from jaxprune.ops.patches import patchify
 from jaxprune.reduction.dpc_knn import dpc_knn
-from jaxprune.reduction.parts.keep_rows import best, places
+from jaxprune.reduction.parts.keep_rows import best
+from jaxprune.reduction.parts.row_maps import places
 from jaxprune.scoring.ltrp import Ltrp
 
 

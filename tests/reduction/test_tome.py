@@ -30,6 +30,7 @@ from jaxprune.nn import Attended, attention_kernels
 from jaxprune.nn.params import merge as merged_model
 from jaxprune.nn.params import split
 from jaxprune.nn.tokens import all_present
+from jaxprune.ops.platform import traced_for
 from jaxprune.reduction import unmerge
 from jaxprune.reduction.tome import ToMe, match, merge
 
@@ -242,3 +243,35 @@ def test_pruning_drops_what_would_merge():
             np.testing.assert_array_equal(aux.tokens.size, 1)
     assert (row_maps["prune"] == -1).sum(1).tolist() == [10, 10]
     assert (row_maps["mean"] >= 0).all()
+
+
+@pytest.mark.parametrize(("prefix", "position"), [(0, "kept"), (1, "mean"), (2, "kept")])
+def test_accelerators_have_the_same_rows(prefix, position):
+    keys = jax.random.split(jax.random.key(prefix), 4)
+    tokens = all_present(jax.random.normal(keys[0], (3, prefix + 21, 8)), prefix)
+    size = jax.random.randint(keys[1], tokens.size.shape, 0, 4).astype(jnp.float32)  # 0: absent
+    size = size.at[:, :prefix].set(1)
+    tokens = tokens._replace(size=size, policy=jnp.minimum(size, 1))
+    metric = jax.random.normal(keys[2], (3, 21, 5))
+
+    def merged(x):
+        return merge(tokens._replace(x=x), match(metric, 7, prefix), prefix, position=position)
+
+    def both(platform):
+        with traced_for(platform):
+            (reduced, report), pull = jax.vjp(merged, tokens.x)
+            cotangent = jax.tree.map(
+                lambda a: jnp.zeros(a.shape, jax.dtypes.float0 if a.dtype == int else a.dtype), (reduced, report)
+            )
+            weights = jnp.where(reduced.size > 0, 1.0, 0.0)[:, :, None] * jax.random.normal(keys[3], reduced.x.shape)
+            return (reduced, report), pull((cotangent[0]._replace(x=weights), cotangent[1]))[0]
+
+    ((cpu, cpu_report), cpu_gradient), ((tpu, tpu_report), tpu_gradient) = both("cpu"), both("tpu")
+    chex.assert_trees_all_equal(tpu_report, cpu_report)
+    present = cpu.size > 0
+    chex.assert_trees_all_equal(tpu.size, cpu.size)
+    chex.assert_trees_all_equal(tpu.policy, cpu.policy)
+    chex.assert_trees_all_equal(tpu.assign, cpu.assign)
+    chex.assert_trees_all_close(tpu.x[present], cpu.x[present], atol=1e-6)
+    chex.assert_trees_all_close(tpu.position[present], cpu.position[present], atol=1e-5)
+    chex.assert_trees_all_close(tpu_gradient, cpu_gradient, atol=1e-6)

@@ -8,7 +8,8 @@ from jaxtyping import Array, Float, Shaped
 from jaxprune.nn.tokens import Tokens
 from jaxprune.nn.window_cells import Cells
 from jaxprune.reduction.parts.base import StepReport
-from jaxprune.reduction.parts.keep_rows import compose, unchanged
+from jaxprune.reduction.parts.keep_rows import unchanged
+from jaxprune.reduction.parts.row_maps import compose
 
 Merge = Callable[[Tokens, Float[Array, "w k e"], int], tuple[Tokens, StepReport]]
 

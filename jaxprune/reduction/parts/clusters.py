@@ -13,8 +13,8 @@ from jaxprune.nn import attention_kernels
 from jaxprune.nn.tokens import Tokens
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts.base import Step, StepReport
-from jaxprune.reduction.parts.keep_rows import compose
 from jaxprune.reduction.parts.merged_position import merged_position
+from jaxprune.reduction.parts.row_maps import compose
 
 
 def distances(x: Float[Array, "b n d"]) -> Float[Array, "b n n"]:

@@ -1,34 +1,21 @@
-"""Keeping some of the `Tokens`, and tracking where every patch went."""
+"""Keeping some of the `Tokens`, and what methods choose them by."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxprune.nn.tokens import Attended, Tokens, take
+from jaxprune.reduction.parts import rows_by_product
 from jaxprune.reduction.parts.base import StepReport
-
-
-def compose(assign: Int[Array, "b p"], row_map: Int[Array, "b n"]) -> Int[Array, "b p"]:
-    """Follows every patch through one more step; dropped patches (-1) stay dropped."""
-
-    def one(assign, row_map):
-        return jnp.where(assign < 0, -1, row_map[jnp.maximum(assign, 0)])
-
-    return jax.vmap(one)(assign, row_map)
-
-
-def places(ids: Int[Array, "b k"], num_tokens: int, default: int = -1) -> Int[Array, "b n"]:
-    """The index in `ids` of each of `num_tokens` tokens; `default` for tokens that are not in `ids`."""
-
-    def one(ids):
-        return jnp.full((num_tokens,), default, jnp.int32).at[ids].set(jnp.arange(ids.shape[0], dtype=jnp.int32))
-
-    return jax.vmap(one)(ids)
+from jaxprune.reduction.parts.row_maps import compose, places
 
 
 def keep_rows(tokens: Tokens, ids: Int[Array, "b k"], num_prefix_tokens: int) -> tuple[Tokens, StepReport]:
     """Keeps the rows `ids`, in that order, and drops the others."""
     row_map = places(ids, tokens.x.shape[1] - num_prefix_tokens)
+    if rows_by_product.is_faster():
+        every = jnp.ones(row_map.shape, jnp.float32)
+        reduced = rows_by_product.rows_by_product(tokens, row_map, ids, num_prefix_tokens, shares=every)
+        return reduced, StepReport(row_map=row_map, kept=ids.astype(jnp.int32))
     of_rows = lambda values: take(values, ids, num_prefix_tokens)
     kept = Tokens(
         x=of_rows(tokens.x),
