@@ -37,8 +37,8 @@ def rows_by_product(
       shares: the factor of each incoming row behind the prefix, in place of its share of the size.
     """
     prefix, num_rows = num_prefix_tokens, num_prefix_tokens + kept.shape[1]
-    own = jnp.broadcast_to(jnp.arange(prefix, dtype=row_map.dtype)[None, :], (row_map.shape[0], prefix))
-    places = jnp.concatenate([own, jnp.where(row_map < 0, -1, prefix + row_map)], axis=1)
+    rows_of_prefix = jnp.broadcast_to(jnp.arange(prefix, dtype=row_map.dtype)[None, :], (row_map.shape[0], prefix))
+    places = jnp.concatenate([rows_of_prefix, jnp.where(row_map < 0, -1, prefix + row_map)], axis=1)
     joins = places[:, None, :] == jnp.arange(num_rows, dtype=places.dtype)[None, :, None]
     columns = [tokens.size[:, :, None], tokens.policy[:, :, None], tokens.position * tokens.size[:, :, None]]
     sums = _product(joins.astype(jnp.float32), jnp.concatenate(columns, axis=2), jax.lax.Precision.HIGHEST)
