@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Int
 from jaxprune.nn import attention_kernels
 from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
-from jaxprune.reduction.parts import rows_by_product
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
 from jaxprune.reduction.parts.clusters import first_min
 from jaxprune.reduction.parts.keep_rows import present
@@ -55,10 +54,6 @@ class ATS(Reducer):
         places = jnp.where(valid, jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :], -1)
         row_map = jax.vmap(lambda i, p: jnp.full((n - prefix,), -1, jnp.int32).at[i].set(p))(ids, places)
         used = jnp.concatenate([policy[:, :prefix], valid.astype(policy.dtype)], axis=1)
-        if rows_by_product.is_faster():
-            every = jnp.ones(row_map.shape, jnp.float32)
-            reduced = rows_by_product.rows_by_product(tokens, row_map, kept, prefix, shares=every)
-            return reduced._replace(policy=used), StepReport(row_map=row_map, kept=kept)
         reduced = Tokens(
             x=take(tokens.x, kept, prefix),
             size=take(tokens.size, kept, prefix) * used,

@@ -4,7 +4,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxprune.nn.tokens import Attended, Tokens, take
-from jaxprune.reduction.parts import rows_by_product
 from jaxprune.reduction.parts.base import StepReport
 from jaxprune.reduction.parts.row_maps import compose, places
 
@@ -12,10 +11,6 @@ from jaxprune.reduction.parts.row_maps import compose, places
 def keep_rows(tokens: Tokens, ids: Int[Array, "b k"], num_prefix_tokens: int) -> tuple[Tokens, StepReport]:
     """Keeps the rows `ids`, in that order, and drops the others."""
     row_map = places(ids, tokens.x.shape[1] - num_prefix_tokens)
-    if rows_by_product.is_faster():
-        every = jnp.ones(row_map.shape, jnp.float32)
-        reduced = rows_by_product.rows_by_product(tokens, row_map, ids, num_prefix_tokens, shares=every)
-        return reduced, StepReport(row_map=row_map, kept=ids.astype(jnp.int32))
     of_rows = lambda values: take(values, ids, num_prefix_tokens)
     kept = Tokens(
         x=of_rows(tokens.x),

@@ -1,4 +1,4 @@
-"""Rows that are kept, merged and moved by one matrix product, as TPUs compute them fastest."""
+"""Rows that are merged, kept and moved by one matrix product, as TPUs compute them fastest."""
 
 import jax
 import jax.numpy as jnp
