@@ -52,8 +52,8 @@ def conv2d_3x3(
     """
     images, rows, columns, channels = x.shape
     # What the products read and return is four times as large as the maps.
-    transformed = 4 * images * rows * columns * (channels + kernel.shape[-1]) * x.dtype.itemsize
-    if images == 1 or transformed <= _BYTES:
+    transformed = 4 * rows * columns * (channels + kernel.shape[-1]) * x.dtype.itemsize
+    if not isinstance(images, int) or images == 1 or images * transformed <= _BYTES:
         return _convolved(x, kernel, padding)
     return lax.map(lambda image: _convolved(image[None], kernel, padding)[0], x)
 

@@ -1,5 +1,6 @@
 import chex
 import jax
+import jax.export
 import jax.numpy as jnp
 import pytest
 from flax import nnx
@@ -74,3 +75,11 @@ def test_a_layer_costs_the_same_in_either_form():
     conv = Conv(2, 4, 3, rngs=nnx.Rngs(0))
     x = jax.ShapeDtypeStruct(LARGE, jnp.float32)
     assert multiply_accumulates(conv, lambda conv, x: conv(x), x)[0] == 64 * 64 * 9 * 2 * 4
+
+
+def test_a_symbolic_batch_is_convolved_at_once():
+    (batch,) = jax.export.symbolic_shape("batch")
+    conv = Conv(2, 4, 3, rngs=nnx.Rngs(0))
+    program = jax.export.export(jax.jit(lambda x: conv(x)))(jax.ShapeDtypeStruct((batch, 64, 64, 2), jnp.float32))
+    x = jax.random.normal(jax.random.key(0), (3, 64, 64, 2))
+    chex.assert_trees_all_close(program.call(x), conv(x), atol=2e-5)
