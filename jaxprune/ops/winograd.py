@@ -37,8 +37,7 @@ def conv2d_3x3(
     """Correlates maps with 3×3 filters at stride 1 (no kernel flip), by Winograd's F(2×2, 3×3).
 
     Lavin and Gray (2016), Eq. 8. Takes 16 matrix products of a quarter of the places instead of nine of all of them,
-    2.25 times fewer multiplications. Differs from the direct sum by rounding, in float32 about 1e-6 of
-    the largest value.
+    2.25 times fewer multiplications. Differs from the direct sum by rounding, about 1e-6 of the largest value.
 
     >>> import jax.numpy as jnp
     >>> conv2d_3x3(jnp.ones((1, 5, 6, 2)), jnp.ones((3, 3, 2, 1)))[0, :2, :3, 0]

@@ -63,8 +63,8 @@ class Plan:
         maps of all depths have the value with which a row left, and nothing else reads it, as in SViT (Liu et al.,
         2024). "fuse": they also join the others before the last block, as in Token Cropr (Bergner et al., 2025).
         Where rows only skip work, their value stays in any case.
-      multiple_of: rounds the number of rows behind each step, with the prefix, up to a multiple, such as 8 or 128:
-        accelerators compute rows in groups, and those of a started group cost nothing more.
+      multiple_of: rounds the number of rows behind each step, with the prefix, up to a multiple such as 8, since
+        accelerators compute rows in groups.
       options: the method's own options.
 
     Raises:
