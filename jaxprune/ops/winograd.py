@@ -1,6 +1,5 @@
 """3×3 convolution by Winograd's minimal filtering (Lavin and Gray, 2016), fast where XLA's operator is not."""
 
-import functools
 from collections.abc import Iterable
 
 import jax
@@ -57,8 +56,7 @@ def conv2d_3x3(
     return lax.map(lambda image: _convolved(image[None], kernel, padding)[0], x)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _convolved(x: Array, kernel: Array, padding: _Padding) -> Array:
+def _by_products(x: Array, kernel: Array, padding: _Padding) -> Array:
     batch, features = x.shape[0], kernel.shape[-1]
     sides = [side + sum(pads) - 2 for side, pads in zip(x.shape[1:3], padding, strict=True)]
     rows, columns = (-(-side // _RESULTS) for side in sides)
@@ -77,6 +75,9 @@ def _convolved(x: Array, kernel: Array, padding: _Padding) -> Array:
     return y.reshape(batch, rows * _RESULTS, columns * _RESULTS, features)[:, : sides[0], : sides[1]]
 
 
+_convolved = jax.custom_vjp(_by_products, nondiff_argnums=(2,))
+
+
 def _forward(x: Array, kernel: Array, padding: _Padding) -> tuple[Array, tuple[Array, Array]]:
     return _convolved(x, kernel, padding), (x, kernel)
 
@@ -87,7 +88,7 @@ def _backward(padding: _Padding, residuals: tuple[Array, Array], gradient: Array
     (above, below), (left, right) = padding
     around = ((2 - above, 2 - below), (2 - left, 2 - right))
     of_x = _convolved(gradient, kernel[::-1, ::-1].swapaxes(2, 3), around)
-    _, pull = jax.vjp(lambda kernel: _convolved.fun(x, kernel, padding), kernel)
+    _, pull = jax.vjp(lambda kernel: _by_products(x, kernel, padding), kernel)
     return of_x, pull(gradient)[0]
 
 

@@ -27,7 +27,7 @@ from jaxprune.weights.positions import resample_to, table_names
 from jaxprune.weights.printable import require_printable
 from jaxprune.weights.read_names import to_timm
 from jaxprune.weights.rules import to_ours
-from jaxprune.weights.sources import Published, clip_and_siglip
+from jaxprune.weights.sources import Published, hugging_face_clip_siglip
 from jaxprune.weights.trained_methods import trained_methods
 
 _log = logging.getLogger(__name__)
@@ -206,9 +206,9 @@ def fill(
 
 def other_activation(tensors: Mapping[str, Any], style: Any) -> str | None:
     """Returns the activation that weights were trained with, where a ViT of this style has another; else None."""
-    if not isinstance(style, VitStyle) or not clip_and_siglip.is_siglip(tensors):
+    if not isinstance(style, VitStyle) or not hugging_face_clip_siglip.is_siglip(tensors):
         return None
-    activation, plain = clip_and_siglip.SIGLIP_ACTIVATION, style.block.mlp == "plain"
+    activation, plain = hugging_face_clip_siglip.SIGLIP_ACTIVATION, style.block.mlp == "plain"
     return activation if plain and style.block.activation != activation else None
 
 

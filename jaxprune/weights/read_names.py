@@ -16,10 +16,10 @@ from jaxprune.weights.sources import (
     Tensors,
     aimv2,
     big_vision,
-    clip_and_siglip,
     convnext,
     efficientnet_lite,
     hugging_face,
+    hugging_face_clip_siglip,
     mmaction2,
     mmsegmentation,
     moco,
@@ -42,7 +42,7 @@ _DINO_UNUSED = r"(?:dino_|ibot_)?head\.(?:mlp|last_layer)\..+"
 _COUNTER = "num_batches_tracked"
 
 # Sources that find their network in any wrapper, and beside other networks.
-_TOWERS = (big_vision, openai_clip, clip_and_siglip, aimv2, qwen_vl)
+_TOWERS = (big_vision, openai_clip, hugging_face_clip_siglip, aimv2, qwen_vl)
 
 
 def to_timm(tensors: Mapping[str, Any]) -> Tensors:

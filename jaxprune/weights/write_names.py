@@ -14,17 +14,17 @@ from jaxprune.weights.sources import (
     Arrays,
     aimv2,
     big_vision,
-    clip_and_siglip,
     convnext,
     efficientnet_lite,
     hugging_face,
+    hugging_face_clip_siglip,
     openai_clip,
     repositories,
 )
 
 
 def _hugging_face(tensors: Mapping[str, np.ndarray], network: Any) -> Arrays:
-    source = clip_and_siglip if clip_and_siglip.is_tower(tensors) else hugging_face
+    source = hugging_face_clip_siglip if hugging_face_clip_siglip.is_tower(tensors) else hugging_face
     return source.write(tensors, network)
 
 

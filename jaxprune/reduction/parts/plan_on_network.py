@@ -79,8 +79,7 @@ def place(
         if at.layer == INPUT:
             entering = _entrance(plan, at, first, len(steps), scorer)
             if prunes_input:
-                missing = -(first.num_prefix_tokens + entering.num_keep) % at.multiple_of
-                entering = entering._replace(num_keep=min(entering.num_keep + missing, first.num_patches))
+                entering = entering._replace(num_keep=_raised(at, entering, entering.num_keep))
                 arriving = entering.num_keep
                 _check_entrance(at, first, sites)
             else:
@@ -201,13 +200,17 @@ def _entrance(plan: Plan, at: At, first: Site, num_steps: int, scorer: Any) -> S
 def _in_groups(at: At, reducer: Reducer, make: Make) -> Reducer:
     """A reducer of a step with more rows, so that those in the network are a multiple of what the plan asks for."""
     while True:
-        step, rows = reducer.step, reducer.step.num_prefix_tokens + reducer.num_tokens()
-        missing = -rows % at.multiple_of
-        if not missing or step.num_keep >= step.tokens_in:
+        step = reducer.step
+        if (count := _raised(at, step, reducer.num_tokens())) == step.num_keep:
             return reducer
-        count = min(step.num_keep + missing, step.tokens_in)
-        patches = math.prod(step.grid)
-        reducer = make(at.reducer_class, dict(at.options), step._replace(num_keep=count, keep_rate=count / patches))
+        keep_rate = count / math.prod(step.grid)
+        reducer = make(at.reducer_class, dict(at.options), step._replace(num_keep=count, keep_rate=keep_rate))
+
+
+def _raised(at: At, step: Step, num_tokens: int) -> int:
+    """The `num_keep` of a step that leaves so many rows, raised by what a multiple lacks, at most to all rows."""
+    missing = -(step.num_prefix_tokens + num_tokens) % at.multiple_of
+    return min(step.num_keep + missing, step.tokens_in)
 
 
 def _pruned(at: At, sites: Sequence[Site]) -> list[Site]:

@@ -1,7 +1,7 @@
 """Rows that are merged, kept and moved by one matrix product, as TPUs compute them fastest."""
 
-import jax
 import jax.numpy as jnp
+from jax.lax import Precision
 from jaxtyping import Array, Float, Int
 
 from jaxprune.nn import attention_kernels
@@ -41,7 +41,7 @@ def rows_by_product(
     places = jnp.concatenate([rows_of_prefix, jnp.where(row_map < 0, -1, prefix + row_map)], axis=1)
     joins = places[:, None, :] == jnp.arange(num_rows, dtype=places.dtype)[None, :, None]
     columns = [tokens.size[:, :, None], tokens.policy[:, :, None], tokens.position * tokens.size[:, :, None]]
-    sums = _product(joins.astype(jnp.float32), jnp.concatenate(columns, axis=2), jax.lax.Precision.HIGHEST)
+    sums = jnp.matmul(joins.astype(jnp.float32), jnp.concatenate(columns, axis=2), precision=Precision.HIGHEST)
     size = sums[:, :, 0]
     counted = jnp.maximum(size, jnp.finfo(jnp.float32).tiny)[:, :, None]
     if shares is None:
@@ -49,16 +49,13 @@ def rows_by_product(
     else:
         factors = jnp.pad(shares, ((0, 0), (prefix, 0)), constant_values=1.0)[:, None, :]
     # Three terms of half the precision have as many digits as the result.
-    enough = jax.lax.Precision.HIGHEST if tokens.x.dtype == jnp.float32 else jax.lax.Precision.HIGH
+    enough = Precision.HIGHEST if tokens.x.dtype == jnp.float32 else Precision.HIGH
+    x = jnp.matmul(jnp.where(joins, factors, 0.0), tokens.x.astype(jnp.float32), precision=enough)
     of_kept = take(tokens.position, kept, prefix) if position == "kept" else None
     return Tokens(
-        x=_product(jnp.where(joins, factors, 0.0), tokens.x.astype(jnp.float32), enough).astype(tokens.x.dtype),
+        x=x.astype(tokens.x.dtype),
         size=size,
         policy=jnp.minimum(sums[:, :, 1], 1.0),
         assign=compose(tokens.assign, row_map),
         position=position_by_rule(position, sums[:, :, 2:] / counted, of_kept),
     )
-
-
-def _product(rows: Float[Array, "b k n"], values: Float[Array, "b n d"], precision: jax.lax.Precision) -> Array:
-    return jax.lax.dot_general(rows, values, (((2,), (1,)), ((0,), (0,))), precision=precision)
