@@ -1,7 +1,8 @@
 """Placement of arrays: the device mesh, the parameters' shardings by name, and the batch.
 
 Data parallelism is the default: every device holds all parameters and a part of the batch. A mesh with an `fsdp` axis
-also shards the parameters; the batch is then split over both axes.
+also shards the parameters; the batch is then split over both axes. The devices of an axis `tensor` share images, and
+each computes some heads and hidden units of every block (`ops.tensor_parallel`).
 """
 
 import contextlib
@@ -18,9 +19,20 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxprune.errors import UserError, quoted
+from jaxprune.ops import tensor_parallel
 from jaxprune.text import split_items
 
 BATCH_AXES = ("data", "fsdp")
+TENSOR = tensor_parallel.AXIS
+
+# What of a block is split over `tensor`, by name: columns of first layers, rows of second ones.
+_TENSOR_RULES = (
+    ("*attn.qkv.kernel", (TENSOR, None)),  # stored by rows, computed by head
+    ("*attn.proj.kernel", (TENSOR, None)),
+    ("*mlp.fc1.kernel", (None, TENSOR)),
+    ("*mlp.fc1.bias", (TENSOR,)),
+    ("*mlp.fc2.kernel", (TENSOR, None)),
+)
 
 # Sharding an array smaller than this costs more in gathering than it saves in memory (biases, norms, tokens).
 _SMALLEST_FSDP_ARRAY = 2**12
@@ -85,20 +97,55 @@ def _by_slice(devices: Sequence[Any], axes: Mapping[str, int], slices: int) -> n
 
 
 def mesh_from_text(text: str) -> Mesh:
-    """Returns a mesh over all devices, parsed from a text such as "data=-1" or "data=2,fsdp=4".
+    """Returns a mesh over all devices, parsed from a text such as "data=-1", "data=2,fsdp=4" or "data=-1,tensor=2".
 
     Raises:
       UserError: the text is not a mesh, or its sizes do not multiply to the number of devices.
     """
     axes = {}
     for name, size in list(split_items(text)) or [("", None)]:
-        if name not in BATCH_AXES or not re.fullmatch(r"-1|\d+", size or ""):
+        if name not in (*BATCH_AXES, TENSOR) or not re.fullmatch(r"-1|\d+", size or ""):
             raise UserError(
-                f"mesh={quoted(text)} is not a mesh: write axes with their sizes, 'data=-1' or 'data=2,fsdp=4'; -1 "
-                "takes the remaining devices."
+                f"mesh={quoted(text)} is not a mesh: write axes with their sizes, 'data=-1', 'data=2,fsdp=4' or "
+                "'data=-1,tensor=2'; -1 takes the remaining devices."
             )
         axes[name] = int(size or 0)
-    return make_mesh(axes)
+    mesh = make_mesh(axes)
+    if any(len({device.process_index for device in share}) > 1 for share in _by_share(mesh)):
+        raise UserError(
+            f"On the mesh {_sizes(mesh.shape)} processes would have to read the same images: write {TENSOR} last, with "
+            f"a size that divides the {jax.local_device_count()} devices of a process."
+        )
+    return mesh
+
+
+def _by_share(mesh: Mesh) -> np.ndarray:
+    """The devices that have the same images, a row for each share of a batch."""
+    last = (*_batch_axes(mesh), *(axis for axis in mesh.shape if axis not in BATCH_AXES))
+    order = [tuple(mesh.shape).index(axis) for axis in last]
+    return mesh.devices.transpose(order).reshape(batch_parts(mesh), -1)
+
+
+def rules_from_texts(texts: Sequence[str]) -> Rules:
+    """Returns rules of `param_shardings`, parsed from texts such as "*.mlp.fc1.kernel=-,tensor".
+
+    >>> rules_from_texts(["head.*=fsdp", "*.mlp.fc1.kernel=-,tensor"])
+    [('head.*', ('fsdp',)), ('*.mlp.fc1.kernel', (None, 'tensor'))]
+
+    Raises:
+      UserError: a text is no rule.
+    """
+    rules = []
+    for text in texts:
+        pattern, _, spec = text.partition("=")
+        axes = tuple(None if axis == "-" else axis for axis in spec.split(","))
+        if not pattern or any(axis not in (None, *BATCH_AXES, TENSOR) for axis in axes):
+            raise UserError(
+                f"{quoted(text)} is not a sharding: write a pattern of parameters' names and, for each dimension, an "
+                "axis of the mesh or - for a whole one, such as '*.mlp.fc1.kernel=-,tensor'."
+            )
+        rules.append((pattern, axes))
+    return rules
 
 
 def param_shardings(mesh: Mesh, params: Mapping[str, Any], rules: Rules = ()) -> dict[str, NamedSharding]:
@@ -107,8 +154,9 @@ def param_shardings(mesh: Mesh, params: Mapping[str, Any], rules: Rules = ()) ->
     Args:
       mesh: the mesh.
       params: {dotted name: array, or anything with a shape}.
-      rules: (pattern of the dotted name, one axis name or None per dimension); the first match wins. Without a match a
-        parameter is split over the mesh's `fsdp` axis along its largest divisible dimension, or replicated.
+      rules: (pattern of the dotted name, one axis name or None per dimension); the first match wins. Without a match
+        heads and hidden units of blocks are split over the mesh's `tensor` axis, and a parameter over `fsdp` along its
+        largest other divisible dimension; it is replicated over the axes that divide nothing.
 
     Raises:
       UserError: a rule names an axis that the mesh lacks, or one that does not divide a parameter's shape.
@@ -171,12 +219,18 @@ def _spec(mesh: Mesh, name: str, shape: tuple[int, ...], rules: Rules) -> Partit
         if fnmatchcase(name, pattern):
             _check_rule(mesh, name, shape, pattern, tuple(spec))
             return PartitionSpec(*spec)
+    axes: list[str | None] = [None] * len(shape)
+    if mesh.shape.get(TENSOR, 1) > 1:
+        split = next((spec for pattern, spec in _TENSOR_RULES if fnmatchcase(name, pattern)), ())
+        for i, axis in enumerate(split):
+            axes[i] = axis if axis and shape[i] % mesh.shape[axis] == 0 else None
     if mesh.shape.get("fsdp", 1) > 1 and math.prod(shape) >= _SMALLEST_FSDP_ARRAY:
-        divisible = [i for i, size in enumerate(shape) if size % mesh.shape["fsdp"] == 0]
+        divisible = [i for i, size in enumerate(shape) if axes[i] is None and size % mesh.shape["fsdp"] == 0]
         if divisible:
-            widest = max(divisible, key=lambda i: shape[i])
-            return PartitionSpec(*(None,) * widest, "fsdp")
-    return PartitionSpec()
+            axes[max(divisible, key=lambda i: shape[i])] = "fsdp"
+    while axes and axes[-1] is None:
+        axes.pop()
+    return PartitionSpec(*axes)
 
 
 def _check_rule(mesh: Mesh, name: str, shape: tuple[int, ...], pattern: str, spec: tuple) -> None:

@@ -129,6 +129,10 @@ def quickly(model: nnx.Module, call: Callable[..., Any]) -> Callable[..., Any]:
     return functools.partial(program, parts.params, parts.rest)
 
 
+# Styles of a ViT whose blocks have little in common.
+BLOCK_KINDS = ("vit", "timm", "naflex", "post_norm", "rms", "dinov3", "eva02", "rope_mixed", "pe_core_14", "beit3")
+
+
 def slow_but(quick: Iterable[Any], values: Iterable[Any]) -> list[Any]:
     """Returns the values of a parameter, those that are not `quick` marked as slow: further members of a family."""
     quick = list(quick)

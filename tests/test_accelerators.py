@@ -76,6 +76,17 @@ def test_data_parallel_steps_reduce_gradients_and_sharded_ones_gather_parameters
     assert "all-gather" in fsdp
 
 
+def test_devices_that_share_images_send_sums_of_rows_and_kernels_by_head():
+    with compiling_for(Target.parse("v5e:2x2")):
+        heads = {"num_heads": 4, "decoder_num_heads": 4, "embed_dim": 256, "decoder_embed_dim": 256}
+        config = ConfigDict(main.load_config(str(CONFIGS / "mim/imagenet.py:smoke")).to_dict()).mim.to_dict()
+        step = step_of("mim/imagenet.py:smoke", ONE, mesh="tensor=4", mim={**config, **heads})
+        found = program_text.collectives(module_of(step))
+    assert set(found) == {"all-reduce", "all-to-all", "all-gather"}
+    # Biases of queries, keys and values; no rows are gathered.
+    assert found["all-gather"][1] < 2**15
+
+
 def test_slices_reduce_gradients_over_their_network_and_gather_parameters_inside():
     slices = Target.parse("v5e:2x2:2")
     sizes = {"embed_dim": 128, "decoder_embed_dim": 128}

@@ -88,6 +88,47 @@ def test_an_fsdp_axis_splits_the_largest_divisible_dimension_of_large_parameters
     assert shardings["blocks.0.fc.bias"].spec == P()
 
 
+def test_rules_are_read_from_texts_or_refused():
+    assert parallel.rules_from_texts(["*.kernel=-,fsdp"]) == [("*.kernel", (None, "fsdp"))]
+    for text in ("*.kernel", "=fsdp", "*.kernel=fsdp,model", "*.kernel="):
+        with pytest.raises(UserError, match=r"is not a sharding: write a pattern.*\*\.mlp\.fc1\.kernel=-,tensor"):
+            parallel.rules_from_texts([text])
+
+
+BLOCK = {
+    "blocks.0.attn.qkv.kernel": np.zeros((96, 288)),
+    "blocks.0.attn.proj.kernel": np.zeros((96, 96)),
+    "blocks.0.mlp.fc1.kernel": np.zeros((96, 384)),
+    "blocks.0.mlp.fc1.bias": np.zeros(384),
+    "blocks.0.mlp.fc2.kernel": np.zeros((384, 96)),
+    "blocks.0.mlp.fc2.bias": np.zeros(96),
+    "head.kernel": np.zeros((96, 63)),
+}
+
+
+@pytest.mark.eight_devices
+def test_a_tensor_axis_splits_blocks_and_fsdp_what_is_left_of_them():
+    shardings = parallel.param_shardings(parallel.make_mesh({"fsdp": 2, "tensor": 4}), BLOCK)
+    rows, columns = P("tensor", "fsdp"), P("fsdp", "tensor")
+    assert [shardings[name].spec for name in BLOCK] == [rows, rows, columns, P("tensor"), rows, P(), P("fsdp")]
+    odd = parallel.make_mesh({"tensor": 5}, jax.devices()[:5])
+    assert {sharding.spec for sharding in parallel.param_shardings(odd, BLOCK).values()} == {P()}
+
+
+def test_processes_that_would_read_the_same_images_are_refused(monkeypatch):
+    devices = np.array([SimpleNamespace(process_index=number // 4) for number in range(8)])
+
+    def mesh(axes):
+        return SimpleNamespace(devices=devices.reshape(list(axes.values())), shape=axes)
+
+    monkeypatch.setattr(parallel, "make_mesh", mesh)
+    assert parallel.mesh_from_text("data=2,tensor=4").shape == {"data": 2, "tensor": 4}
+    assert parallel.mesh_from_text("data=8").shape == {"data": 8}
+    for text in ("tensor=4,data=2", "tensor=8", "data=1,fsdp=1,tensor=8"):
+        with pytest.raises(UserError, match=r"processes would have to read the same images: write tensor last"):
+            parallel.mesh_from_text(text)
+
+
 @pytest.mark.eight_devices
 def test_replicating_puts_a_whole_copy_everywhere():
     value = parallel.replicate(parallel.make_mesh(), {"a": np.arange(3)})["a"]

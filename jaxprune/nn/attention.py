@@ -13,6 +13,7 @@ from jaxprune.nn import attention_kernels
 from jaxprune.nn.linear import Linear, normal_02
 from jaxprune.nn.relative_bias import table_rows
 from jaxprune.nn.tokens import Attended
+from jaxprune.ops import tensor_parallel
 from jaxprune.ops.blocks import by_rows, rows_and_sums
 from jaxprune.ops.platform import platform
 
@@ -235,11 +236,23 @@ class Attention(nnx.Module):
     def project(self, x: Float[Array, "b n d"]) -> Heads:
         """Queries, keys and values of every head, without rotary embedding."""
         b, n, d = x.shape
-        qkv = self.qkv(x)
+        shape = (3, self.num_heads, d // self.num_heads)
+        bias = None
         if self.q_bias is not None and self.v_bias is not None:
             bias = jnp.concatenate([self.q_bias[...], jnp.zeros((d,)), self.v_bias[...]])
-            qkv = qkv + bias.astype(qkv.dtype)[None, None]
-        q, k, v = qkv.reshape(b, n, 3, self.num_heads, d // self.num_heads).transpose(2, 0, 3, 1, 4)
+        if tensor_parallel.splits(self.num_heads):
+            kernel = tensor_parallel.by_head(self.qkv.kernel[...].reshape(d, *shape), axis=2)
+            dtype = self.qkv.dtype or x.dtype
+            qkv = jnp.einsum("bnd,dche->cbhne", x.astype(dtype), kernel.astype(dtype))
+            bias = bias if self.qkv.bias is None else self.qkv.bias[...]
+            if bias is not None:
+                qkv = qkv + bias.reshape(3, 1, self.num_heads, 1, -1).astype(dtype)
+        else:
+            qkv = self.qkv(x)
+            if bias is not None:
+                qkv = qkv + bias.astype(qkv.dtype)[None, None]
+            qkv = qkv.reshape(b, n, *shape).transpose(2, 0, 3, 1, 4)
+        q, k, v = qkv
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         return Heads(q, k, v)

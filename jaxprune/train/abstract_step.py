@@ -24,20 +24,28 @@ class Step(NamedTuple):
     keepers: Sequence[Keeper] = ()
 
 
-def lower(step: Step, batch: Mapping[str, jax.ShapeDtypeStruct], mesh: Mesh, *, accumulate: int = 1) -> Any:
+def lower(
+    step: Step,
+    batch: Mapping[str, jax.ShapeDtypeStruct],
+    mesh: Mesh,
+    rules: parallel.Rules = (),
+    *,
+    accumulate: int = 1,
+) -> Any:
     """Lowers the first training step of a run for the devices of a mesh, which may be described ones.
 
     Args:
       step: the step; its arrays may be shapes.
       batch: the columns of a batch, of all devices together.
       mesh: the devices.
+      rules: the parameters' shardings (`parallel.param_shardings`).
       accumulate: number of micro-batches.
 
     Returns:
       As `jax.jit(f).lower(…)`, to compile.
     """
     options = {"ema": bool(step.ema_decay), "keepers": step.keepers}
-    state = states.abstract(step.params, step.tx, mesh, **options)
+    state = states.abstract(step.params, step.tx, mesh, rules, **options)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     train_step = make_train_step(
         step.loss_fn.at(0) if hasattr(step.loss_fn, "at") else step.loss_fn,

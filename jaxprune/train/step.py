@@ -1,5 +1,6 @@
 """One optimizer step as one compiled program."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxprune.ops.tensor_parallel import split_over
 from jaxprune.train.state import EMA, Keeper, TrainState
 
 # Keys of a batch for arrays that are not rows of it: those that stay, such as a teacher's parameters, and those that
@@ -48,7 +50,8 @@ def make_train_step(
         key = jax.random.fold_in(key, state.step)
         if keepers:
             batch = {**batch, KEPT: {keeper.name: state.extra[keeper.name] for keeper in keepers}}
-        (loss, metrics), grads = gradient(state.params, batch, key)
+        with contextlib.nullcontext() if shardings is None else split_over(shardings.step.mesh):
+            (loss, metrics), grads = gradient(state.params, batch, key)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = cast(Params, optax.apply_updates(state.params, updates))
         extra = dict(state.extra)

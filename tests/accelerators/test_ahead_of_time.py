@@ -147,7 +147,7 @@ def compiled(monkeypatch):
     """A compiler for the devices of this process: 2 GiB an image a chip, .5 where activations are recomputed."""
     tried = []
 
-    def lowered(step, batch, mesh, accumulate):
+    def lowered(step, batch, mesh, rules, accumulate):
         tried.append((batch["image"].shape[0], mesh.shape.get("fsdp", 1)))
         return tried[-1]
 

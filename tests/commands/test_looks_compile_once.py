@@ -57,6 +57,7 @@ def test_a_command_compiles_its_look_once(task, calls, tmp_path):
     assert set(Counter(calls).values()) == {4}
 
 
+@pytest.mark.slow
 def test_healing_compiles_its_look_once(calls, tmp_path):
     sizes = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 2, "num_heads": 1, "num_classes": 0}
     teacher = models.create("vit", **sizes, rngs=nnx.Rngs(0))

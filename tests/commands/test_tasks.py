@@ -386,9 +386,12 @@ def test_prune_says_what_a_plan_from_scores_says(dense, tmp_path):
         ({"scorers": ("papir",)}, "Did you mean 'papr'"),
     ],
 )
-def test_what_cannot_be_pruned_is_refused(overrides, message, dense, tmp_path):
+def test_what_cannot_be_pruned_is_refused(overrides, message, tmp_path):
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 2, "num_heads": 1, "num_classes": 10}
+    file = tmp_path / "classifier.safetensors"
+    checkpoints.save_model(models.create("vit", **sizes, rngs=nnx.Rngs(0)), file)
     with pytest.raises(UserError, match=message):
-        run(f"prune.py:smoke,run={dense}", tmp_path, **overrides)
+        run(f"prune.py:smoke,run={file}", tmp_path / "run", **overrides)
 
 
 def test_plans_are_read_from_text():
@@ -412,6 +415,7 @@ def test_a_plan_may_be_the_file_that_tune_wrote(tmp_path):
     assert any("plan.txt cannot be read" in problem for problem in commands.problems(config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "phase", "message"),
     [
@@ -428,6 +432,7 @@ def test_the_wrong_kind_of_run_is_refused(runs, config, phase, message):
         run(config, workdir, **overrides)
 
 
+@pytest.mark.slow
 def test_a_run_directory_loads_as_a_model_in_one_line(runs):
     workdir, _ = runs
     model = checkpoints.load_model(workdir / "finetune")

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from support import BLOCK_KINDS, slow_but
 
 from jaxprune.errors import UserError
 from jaxprune.models.vit_styles import STYLES
@@ -38,7 +39,7 @@ def without_hidden(values):
     return jnp.delete(values, HIDDEN, axis=1)
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", slow_but(BLOCK_KINDS, STYLES))
 def test_all_rows_are_those_of_a_call(style):
     called = block(style)(tokens(), grid=GRID)[0].x
     chex.assert_trees_all_close(block(style).run(tokens().x), called, atol=1e-5)
@@ -46,7 +47,7 @@ def test_all_rows_are_those_of_a_call(style):
     chex.assert_trees_all_close(block(style).run(tokens().x, normed=normed), called, atol=1e-5)
 
 
-@pytest.mark.parametrize("style", OTHERS)
+@pytest.mark.parametrize("style", slow_but(BLOCK_KINDS, OTHERS))
 def test_rows_anywhere_are_those_of_a_call(style):
     """A hidden row is absent to the others and gathers nothing; a masked one is absent to the others only."""
     made, (x, position) = block(style), (tokens().x, tokens().position)

@@ -1,9 +1,12 @@
+import functools
+
 import chex
 import jax
 import jax.export
 import jax.numpy as jnp
 import pytest
 from flax import nnx
+from support import quick_compile
 
 from jaxprune.flops.traced import multiply_accumulates
 from jaxprune.nn import Conv
@@ -25,17 +28,20 @@ def direct(x, kernel, padding):
     return jax.lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=layouts)
 
 
-@pytest.mark.parametrize(("shape", "padding", "limit"), [(*CASES[0], 0), *((*case, 2**28) for case in CASES)])
-def test_equals_the_direct_convolution_and_its_gradients(shape, padding, limit, monkeypatch):
-    monkeypatch.setattr(winograd, "_BYTES", limit)
+@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_direct_convolution_and_its_gradients(case, in_parts, monkeypatch):
+    shape, padding = case
+    monkeypatch.setattr(winograd, "_BYTES", 0 if in_parts else 2**28)
     x = jax.random.normal(jax.random.key(0), shape)
     kernel = jax.random.normal(jax.random.key(1), (3, 3, shape[-1], 4))
 
-    def both(convolve):
+    @functools.partial(jax.jit, static_argnums=0, compiler_options=quick_compile())
+    def both(convolve, x, kernel):
         y, pull = jax.vjp(lambda x, kernel: convolve(x, kernel, padding), x, kernel)
         return y, pull(jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))
 
-    chex.assert_trees_all_close(both(winograd.conv2d_3x3), both(direct), atol=2e-5)
+    chex.assert_trees_all_close(both(winograd.conv2d_3x3, x, kernel), both(direct, x, kernel), atol=2e-5)
 
 
 LARGE, SMALL = (1, 64, 64, 2), (1, 64, 63, 2)

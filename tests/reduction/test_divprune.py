@@ -34,7 +34,8 @@ def test_the_reducer_keeps_them_in_raster_order_behind_the_prefix(name):
     config = config_of(file)
     # A prefix token far from all rows would be the first choice if it were among the points.
     x = np.concatenate([-100 * file["x"].mean(1, keepdims=True), file["x"]], axis=1)
-    tokens, report = DivPrune(stage(config["N"], config["num_keep"]))(prefixed(x), None)
+    reducer = DivPrune(stage(config["N"], config["num_keep"]))
+    tokens, report = jax.jit(reducer, compiler_options=quick_compile())(prefixed(x), None)
     np.testing.assert_array_equal(report.kept, np.sort(file["order"], axis=1))
     expected = np.take_along_axis(x, np.pad(1 + np.sort(file["order"], axis=1), ((0, 0), (1, 0)))[:, :, None], axis=1)
     np.testing.assert_array_equal(tokens.x, expected)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import slow_but
+from support import BLOCK_KINDS, slow_but
 
 from jaxprune import models, scoring
 from jaxprune.errors import UserError
@@ -108,7 +108,7 @@ def test_grad_cam_explains_the_logits_of_the_network(style, monkeypatch):
 
 
 @pytest.mark.parametrize("method", slow_but(QUICK, SCORERS))
-@pytest.mark.parametrize("style", [style for style in STYLES if style not in GRAINED])
+@pytest.mark.parametrize("style", slow_but(BLOCK_KINDS, [style for style in STYLES if style not in GRAINED]))
 def test_a_scorer_runs_the_blocks_of_the_network(style, method, record, monkeypatch):
     model, images = network(style), jnp.asarray(IMAGES)
     monkeypatch.setattr(grad_cam, "_gradient", lambda head, features: features * head(features).sum())

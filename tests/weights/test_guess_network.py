@@ -34,6 +34,7 @@ def test_what_differs_is_said():
     assert str(likeness(tensors)).endswith("but the file lacks reg_token and has besides blocks.N.extra")
 
 
+@pytest.mark.slow
 def test_a_file_of_another_family_is_met_with_the_nearest_name(tmp_path):
     save_file(weights(golden("hosts/siglip")), tmp_path / "siglip.safetensors")
     with pytest.raises(UserError, match=r"no plain vision transformer: nearest is .*siglip.*; name it with model="):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from jaxprune import accelerators, commands
+from jaxprune import accelerators, commands, parallel
 from jaxprune.accelerators import DoesNotFit, Target
 from jaxprune.accelerators.chips import GIB
 from jaxprune.commands.shared import described_page, inputs
@@ -152,7 +152,8 @@ class Compiler:
         step = CompiledStep(config.task, str(self.target), setting, sizes, config.dtype, batch_size, rows)
         try:
             described = self.describe(config, self.steps, self.num_classes)
-            lowered = lower(*described, mesh, accumulate=config.accumulate)
+            rules = parallel.rules_from_texts(config.shardings)
+            lowered = lower(*described, mesh, rules, accumulate=config.accumulate)
             costs = accelerators.costs(lowered, self.target)
         except DoesNotFit as error:
             return dataclasses.replace(step, refused=error.num_bytes / GIB or None)

@@ -170,7 +170,11 @@ class ClassifierFile(Model):
 class OnDevices(Settings):
     """The settings of a command that runs on a mesh of devices."""
 
-    mesh: str = setting("data=-1", 'devices by axis: "fsdp=-1" also shards the parameters', parallel.mesh_from_text)
+    mesh: str = setting(
+        "data=-1",
+        'devices by axis: "fsdp=-1" also shards the parameters, "data=-1,tensor=4" splits heads',
+        parallel.mesh_from_text,
+    )
 
 
 @record()
@@ -179,6 +183,9 @@ class Training(OnDevices):
 
     TRAINS = True
 
+    shardings: tuple[str, ...] = setting(
+        (), "axes of parameters by name, such as '*.mlp.fc1.kernel=-,tensor'", parallel.rules_from_texts, free=True
+    )
     max_minutes: float = number(0.0, "> 0: stop after this time, with a checkpoint and a report", at_least=0)
     accumulate: int = number(1, "number of micro-batches per step, to save memory", at_least=1)
     log_every: int = number(50, "steps between lines of metrics", at_least=1)

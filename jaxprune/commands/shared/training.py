@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
-from jaxprune import commands, processes
+from jaxprune import commands, parallel, processes
 from jaxprune import data as loader
 from jaxprune.commands.shared import inputs
 from jaxprune.config import Config
@@ -186,6 +186,7 @@ class Training:
                 keep=config.keep,
                 hooks=hooks,
                 schedule=self.schedule,
+                rules=parallel.rules_from_texts(config.shardings),
                 max_seconds=config.max_minutes * 60 or None,
                 accumulate=config.accumulate,
                 ema_decay=ema_decay,
