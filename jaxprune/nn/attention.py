@@ -126,7 +126,7 @@ def _first_weights(
     q: Float[Array, "b h m d"], k: Float[Array, "b h n d"], bias: Float[Array, "#b #h 1 n"] | None
 ) -> Float[Array, "b h n"]:
     """The attention weights of the first query."""
-    if platform() == "cpu":
+    if platform() != "tpu":
         return attention_weights(q[:, :, :1], k, bias)[:, :, 0]
     # A single row would be summed without the matrix unit, from another order of the keys.
     return jax.nn.softmax(_ordered_logits(q[:, :, :_FEWEST_ROWS], k, bias)[:, :, 0], axis=-1)
@@ -236,36 +236,36 @@ class Attention(nnx.Module):
     def project(self, x: Float[Array, "b n d"]) -> Heads:
         """Queries, keys and values of every head, without rotary embedding."""
         b, n, d = x.shape
-        shape = (3, self.num_heads, d // self.num_heads)
-        bias = None
-        if self.q_bias is not None and self.v_bias is not None:
-            bias = jnp.concatenate([self.q_bias[...], jnp.zeros((d,)), self.v_bias[...]])
         if tensor_parallel.splits(self.num_heads):
-            kernel = tensor_parallel.by_head(self.qkv.kernel[...].reshape(d, *shape), axis=2)
-            dtype = self.qkv.dtype or x.dtype
-            qkv = jnp.einsum("bnd,dche->cbhne", x.astype(dtype), kernel.astype(dtype))
-            bias = bias if self.qkv.bias is None else self.qkv.bias[...]
-            if bias is not None:
-                qkv = qkv + bias.reshape(3, 1, self.num_heads, 1, -1).astype(dtype)
+            q, k, v = self._by_head(x)
         else:
-            qkv = self.qkv(x)
-            if bias is not None:
-                qkv = qkv + bias.astype(qkv.dtype)[None, None]
-            qkv = qkv.reshape(b, n, *shape).transpose(2, 0, 3, 1, 4)
-        q, k, v = qkv
+            qkv, bias = self.qkv(x), self._bias_of_queries_and_values(d)
+            qkv = qkv if bias is None else qkv + bias.astype(qkv.dtype)[None, None]
+            q, k, v = qkv.reshape(b, n, 3, self.num_heads, d // self.num_heads).transpose(2, 0, 3, 1, 4)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         return Heads(q, k, v)
 
+    def _by_head(self, x: Float[Array, "b n d"]) -> Float[Array, "3 b h n e"]:
+        """Queries, keys and values with every head on one device."""
+        d = x.shape[-1]
+        dtype = self.qkv.dtype or x.dtype
+        kernel = tensor_parallel.by_head(self.qkv.kernel[...].reshape(d, 3, self.num_heads, -1), axis=2)
+        qkv = jnp.einsum("bnd,dche->cbhne", x.astype(dtype), kernel.astype(dtype))
+        bias = self._bias_of_queries_and_values(d) if self.qkv.bias is None else self.qkv.bias[...]
+        return qkv if bias is None else qkv + bias.reshape(3, 1, self.num_heads, 1, -1).astype(dtype)
+
+    def _bias_of_queries_and_values(self, width: int) -> Float[Array, "n"] | None:
+        if self.q_bias is None or self.v_bias is None:
+            return None
+        return jnp.concatenate([self.q_bias[...], jnp.zeros((width,)), self.v_bias[...]])
+
     def values(self, x: Float[Array, "b n d"]) -> Float[Array, "b h n e"]:
         """The values of every head, without queries and keys."""
         b, n, d = x.shape
-        dtype = self.qkv.dtype or x.dtype
-        v = x.reshape(b * n, d).astype(dtype) @ self.qkv.kernel[...][:, 2 * d :].astype(dtype)
+        v = self.qkv.part(x, columns=slice(2 * d, None))
         if self.v_bias is not None:
-            v = v + self.v_bias[...].astype(dtype)[None]
-        if self.qkv.bias is not None:
-            v = v + self.qkv.bias[...][2 * d :].astype(dtype)[None]
+            v = v + self.v_bias[...].astype(v.dtype)[None, None]
         return v.reshape(b, n, self.num_heads, d // self.num_heads).swapaxes(1, 2)
 
     def output(self, gathered: Float[Array, "b m d"]) -> Float[Array, "b m d"]:

@@ -39,9 +39,20 @@ class Linear(nnx.Module):
         self.dtype = dtype
 
     def __call__(self, x: Float[Array, "*lead i"]) -> Float[Array, "*lead o"]:
+        return self.part(x)
+
+    def part(
+        self,
+        x: Float[Array, "*lead i"],
+        rows: slice = slice(None),
+        columns: slice = slice(None),
+        *,
+        use_bias: bool = True,
+    ) -> Float[Array, "*lead o"]:
+        """Some columns of the result, from some inputs."""
         dtype = self.dtype or x.dtype
-        kernel = self.kernel[...].astype(dtype)
+        kernel = self.kernel[...][rows, columns].astype(dtype)
         y = x.reshape(-1, x.shape[-1]).astype(dtype) @ kernel
-        if self.bias is not None:
-            y = y + self.bias[...].astype(dtype)[None, :]
+        if self.bias is not None and use_bias:
+            y = y + self.bias[...][columns].astype(dtype)[None, :]
         return y.reshape(*x.shape[:-1], kernel.shape[1])

@@ -57,38 +57,46 @@ class DynamicViT(Reducer):
         return {"ratio": ratio_loss([(step.extra or {})["decision"] for step in context.steps], context.keep_rates)}
 
     def log_probs(self, x: Float[Array, "b n d"], policy: Float[Array, "b n"]) -> Float[Array, "b n 2"]:
-        """Log-probabilities of keeping and of dropping each row; rows of policy 0 do not influence the others."""
-        h = jax.nn.gelu(self.embed(self.norm(x)), approximate=False)
-        local, shared = jnp.split(h, [h.shape[-1] // 2], axis=-1)
+        """Log-probabilities of keeping and of dropping each row; rows of policy 0 do not influence the others.
+
+        Half of the embedded columns are averaged over the rows. Neither half is copied out of the other, nor put
+        together again, for the next layer.
+        """
+        half, normed = self.embed.kernel.shape[1] // 2, self.norm(x)
+        local = _gelu(self.embed.part(normed, columns=slice(None, half)))
+        shared = _gelu(self.embed.part(normed, columns=slice(half, None)))
         # The epsilon is added after the division, as published.
         shared = (shared * policy[:, :, None]).sum(1, keepdims=True) / policy.sum(1)[:, None, None] + 1e-6
-        h = jnp.concatenate([local, jnp.broadcast_to(shared.astype(h.dtype), local.shape)], axis=-1)
-        for layer in (self.fc1, self.fc2):
-            h = jax.nn.gelu(layer(h), approximate=False)
-        return jax.nn.log_softmax(self.fc3(h).astype(jnp.float32), axis=-1)
+        of_all = self.fc1.part(shared.astype(local.dtype), rows=slice(half, None))
+        h = _gelu(self.fc1.part(local, rows=slice(None, half), use_bias=False) + of_all)
+        return jax.nn.log_softmax(self.fc3(_gelu(self.fc2(h))).astype(jnp.float32), axis=-1)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
-        rows = tokens.x[:, prefix:]
+        of_patches = (jnp.arange(tokens.x.shape[1]) >= prefix).astype(jnp.float32)[None, :]
         if not train:
             if num_keep == self.step.tokens_in:
                 return unchanged(tokens, prefix)
-            scores = self.log_probs(rows, jnp.ones(rows.shape[:2]))[:, :, 0]
+            scores = self.log_probs(tokens.x, jnp.broadcast_to(of_patches, tokens.x.shape[:2]))[:, prefix:, 0]
             return keep_rows(tokens, best(scores, num_keep), prefix)
         if key is None:
             raise UserError("dynamicvit draws its decisions in training: call the network with key=jax.random.key(0).")
         policy = tokens.policy
-        log_probs = self.log_probs(rows, policy[:, prefix:])
+        log_probs = self.log_probs(tokens.x, policy * of_patches)[:, prefix:]
         drawn = straight_through(log_probs + gumbel_noise(key, log_probs.shape))[:, :, 0]
         decision = drawn * policy[:, prefix:]
         present = decision > 0.5
-        row_map = jnp.where(present, jnp.arange(rows.shape[1], dtype=jnp.int32)[None, :], -1)
+        row_map = jnp.where(present, jnp.arange(present.shape[1], dtype=jnp.int32)[None, :], -1)
         reduced = tokens._replace(
             size=tokens.size.at[:, prefix:].multiply(drawn),
             policy=jnp.concatenate([policy[:, :prefix], decision], axis=1),
             assign=compose(tokens.assign, row_map),
         )
         return reduced, StepReport(row_map=row_map, kept=row_map, extra={"decision": decision, "log_probs": log_probs})
+
+
+def _gelu(x: Array) -> Array:
+    return jax.nn.gelu(x, approximate=False)
 
 
 def gumbel_noise(key: Array, shape: tuple[int, ...]) -> Array:

@@ -23,9 +23,9 @@ from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cascade_candidates import built, mixed_gflops
 from jaxprune.tune.cost_table import CostTable
 from jaxprune.tune.decision import decision
+from jaxprune.tune.healing_images import Lessons
 from jaxprune.tune.image_copies import first_of_copies
 from jaxprune.tune.image_halves import halved, require_enough
-from jaxprune.tune.lessons import Lessons
 from jaxprune.tune.loss_kinds import ClassLoss, LossKind, PixelLoss
 from jaxprune.tune.losses import Losses
 from jaxprune.tune.networks import Networks

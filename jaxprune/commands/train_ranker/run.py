@@ -25,7 +25,7 @@ from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.open.framework import abstract
 from jaxprune.ranking import ConvRanker, pseudo_labels
-from jaxprune.ranking.ranker_losses import ranking_loss
+from jaxprune.ranking.losses_by_name import ranking_loss
 from jaxprune.ranking.warm_start import begin_as_encoder
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED

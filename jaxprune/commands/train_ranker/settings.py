@@ -10,7 +10,7 @@ from jaxprune.config import Config
 from jaxprune.nn.params import Split
 from jaxprune.open import at, open_label_model
 from jaxprune.ranking.labels import METRICS, OVER, REMOVALS
-from jaxprune.ranking.ranker_losses import ranking_loss
+from jaxprune.ranking.losses_by_name import ranking_loss
 
 PRETRAIN = "pretrain"  # subdirectory of the run with the autoencoder that it pre-trains
 
