@@ -1,5 +1,7 @@
 """Training on eight devices is training on one."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,11 +62,16 @@ def test_one_device_and_eight_give_the_same_losses(axes, options):
 
 
 def test_devices_that_share_images_share_the_work_of_blocks():
-    def operations(axes):
+    def compiled(axes):
         params, loss_fn, tx = training(width=128, decoder_num_heads=4)
         batch = {"image": jax.ShapeDtypeStruct(IMAGES.shape, IMAGES.dtype)}
         lowered = abstract_step.lower(abstract_step.Step(params, loss_fn, tx), batch, mesh_of(axes))
-        return lowered.compile().cost_analysis()["flops"]
+        return lowered.compile()
 
-    whole = operations({"data": 1})
+    def operations(axes):
+        return compiled(axes).cost_analysis()["flops"]
+
+    whole, shared = operations({"data": 1}), compiled({"tensor": 2}).as_text()
+    # A kernel is sent by head; sums of queries, keys and values, three times as wide as a row, are not.
+    assert "all-to-all" in shared and not re.search(r"f32\[(\d+,)+384\]\S* all-reduce", shared)
     assert 0.25 * whole < operations({"data": 2, "tensor": 2}) < 0.35 * whole
