@@ -159,8 +159,14 @@ def param_shardings(mesh: Mesh, params: Mapping[str, Any], rules: Rules = ()) ->
         largest other divisible dimension; it is replicated over the axes that divide nothing.
 
     Raises:
-      UserError: a rule names an axis that the mesh lacks, or one that does not divide a parameter's shape.
+      UserError: a rule matches no parameter, or names an axis that the mesh lacks or that does not divide a shape.
     """
+    for pattern, _ in rules:
+        if not any(fnmatchcase(name, pattern) for name in params):
+            raise UserError(
+                f"The sharding rule {quoted(pattern)} matches no parameter: their names are such as "
+                f"{', '.join(sorted(params)[:3])}."
+            )
     return {name: NamedSharding(mesh, _spec(mesh, name, value.shape, rules)) for name, value in params.items()}
 
 

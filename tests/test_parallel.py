@@ -47,6 +47,11 @@ def test_a_rule_that_cannot_hold_is_refused_by_name(spec):
         parallel.param_shardings(parallel.make_mesh(), PARAMS, [("head.*", spec)])
 
 
+def test_a_rule_for_no_parameter_is_refused():
+    with pytest.raises(UserError, match=r"'\*\.fc2\.\*' matches no parameter: .* blocks\.0\.fc\.bias"):
+        parallel.param_shardings(parallel.make_mesh(), PARAMS, [("*.fc2.*", ())])
+
+
 def test_a_batch_comes_back_as_it_was():
     batch = {"image": np.arange(24).reshape(8, 3), "label": np.arange(8, dtype=np.int32)}
     placed = parallel.place_batch(parallel.make_mesh(), batch)

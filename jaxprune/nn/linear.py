@@ -49,7 +49,7 @@ class Linear(nnx.Module):
         *,
         use_bias: bool = True,
     ) -> Float[Array, "*lead o"]:
-        """Some columns of the result, from some inputs."""
+        """Returns the `columns` of the result that follow from the inputs `rows` alone."""
         dtype = self.dtype or x.dtype
         kernel = self.kernel[...][rows, columns].astype(dtype)
         y = x.reshape(-1, x.shape[-1]).astype(dtype) @ kernel

@@ -19,9 +19,9 @@ _mesh = trace_context()
 
 
 @contextlib.contextmanager
-def split_over(mesh: Mesh) -> Iterator[None]:
+def split_over(mesh: Mesh | None) -> Iterator[None]:
     """Splits heads over the axis `tensor` of a mesh, if it has one, in what is traced inside the context."""
-    with _mesh(mesh if mesh.shape.get(AXIS, 1) > 1 else None):
+    with _mesh(mesh if mesh is not None and mesh.shape.get(AXIS, 1) > 1 else None):
         yield
 
 

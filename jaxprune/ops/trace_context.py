@@ -2,7 +2,7 @@
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import jax
@@ -12,14 +12,14 @@ class _Context:
     """A substitute for `jax.make_user_context` in older versions of JAX: `jax.jit` does not notice changes."""
 
     def __init__(self):
-        self._held: contextvars.ContextVar[str | None] = contextvars.ContextVar("trace_context", default=None)
+        self._held: contextvars.ContextVar[Hashable] = contextvars.ContextVar("trace_context", default=None)
 
     @property
-    def value(self) -> str | None:
+    def value(self) -> Hashable:
         return self._held.get()
 
     @contextlib.contextmanager
-    def __call__(self, value: str | None) -> Iterator[None]:
+    def __call__(self, value: Hashable) -> Iterator[None]:
         token = self._held.set(value)
         try:
             yield
@@ -28,7 +28,7 @@ class _Context:
 
 
 def trace_context() -> Any:
-    """Returns a new context: `.value` is None, or the text of the `with` block around; another one retraces `jax.jit`.
+    """Returns a new context: `.value` is None, or that of the `with` block around; another one retraces `jax.jit`.
 
     >>> context = trace_context()
     >>> with context("tpu"):

@@ -50,6 +50,7 @@ class DynamicViT(Reducer):
         self.fc3 = Linear(d // 4, 2, rngs=rngs)
 
     def flops(self) -> int:
+        # As published, where the mean is copied to every row.
         return sum(linear_flops(layer, self.step.tokens_in) for layer in (self.embed, self.fc1, self.fc2, self.fc3))
 
     @classmethod

@@ -1,6 +1,5 @@
 """One optimizer step as one compiled program."""
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -50,7 +49,7 @@ def make_train_step(
         key = jax.random.fold_in(key, state.step)
         if keepers:
             batch = {**batch, KEPT: {keeper.name: state.extra[keeper.name] for keeper in keepers}}
-        with contextlib.nullcontext() if shardings is None else split_over(shardings.step.mesh):
+        with split_over(None if shardings is None else shardings.step.mesh):
             (loss, metrics), grads = gradient(state.params, batch, key)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = cast(Params, optax.apply_updates(state.params, updates))
