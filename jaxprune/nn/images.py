@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Real
 
 from jaxprune.errors import UserError, quoted
-from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Normalisation, Preprocessing
+from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Normalisation, Preprocessing, trained_on
 
 
 def require_float(images: Any, ndim: int | None = None) -> None:
@@ -98,6 +98,19 @@ def of_unit(
     lead = (1,) * (images.ndim - 1)
     offset, scale = (jnp.asarray(values, jnp.float32).reshape(*lead, -1) for values in (mean, std))
     return (images - offset) / scale
+
+
+def renormalized_for(
+    network: Any, images: Float[Array, "b *sides c"], normalised: Normalisation | None
+) -> Float[Array, "b *sides c"]:
+    """Converts images to the normalisation of a network; those of a network that does not say how stay as they are.
+
+    Args:
+      network: with its `preprocessing`.
+      normalised: the (mean, std) that the images were normalised with; None for those of the network.
+    """
+    target = trained_on(network)
+    return images if normalised is None or target in (None, normalised) else renormalized(images, normalised, target)
 
 
 def renormalized(

@@ -9,10 +9,10 @@ from jax.sharding import Mesh
 from jaxprune.data.loader import eval_batches
 from jaxprune.data.source import Source
 from jaxprune.evaluate import Averages, Forward, run_over
-from jaxprune.nn.images import normalize
+from jaxprune.nn.images import normalize, renormalized_for
 from jaxprune.nn.params import merge, split
+from jaxprune.preprocessing import trained_on
 from jaxprune.recover.distance import likeness, view
-from jaxprune.recover.lesson import as_read_by
 from jaxprune.recover.settings import Settings
 
 
@@ -43,5 +43,5 @@ class Likeness:
         images = normalize(batch["image"], self._teacher_record.mean, self._teacher_record.std)
         teacher_view = view(merge(self._teacher.graph, arrays["teacher"], self._teacher.rest), images)
         student = merge(self._parts.graph, arrays["student"], self._parts.rest)
-        student_view = view(student, as_read_by(self._student, images, self._teacher_record))
+        student_view = view(student, renormalized_for(self._student, images, trained_on(self._teacher_record)))
         return likeness(student_view, teacher_view)

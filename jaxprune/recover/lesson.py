@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import jax
 from flax import nnx
 
 from jaxprune import reduction
 from jaxprune.data.augment import random_flip
-from jaxprune.nn.images import normalize, renormalized
+from jaxprune.nn.images import normalize, renormalized_for
 from jaxprune.nn.params import merge, split
-from jaxprune.preprocessing import Preprocessing
+from jaxprune.preprocessing import trained_on
 from jaxprune.recover.distance import distance, view
 from jaxprune.recover.learning import Learning, learning
 from jaxprune.recover.rates import falling, in_turn, require_same_parameters
@@ -65,13 +64,8 @@ class Lesson:
                 images = random_flip(key, images)
             trained = self.learning.params(params, fixed["frozen"])
             teacher_view = view(merge(teacher.graph, fixed["teacher"], teacher.rest), images)
-            student_view = view(merge(parts.graph, trained, parts.rest), as_read_by(student, images, record))
+            of_student = renormalized_for(student, images, trained_on(record))
+            student_view = view(merge(parts.graph, trained, parts.rest), of_student)
             return distance(student_view, teacher_view, settings.weights)
 
         return loss_fn
-
-
-def as_read_by(student: Any, images: jax.Array, record: Preprocessing) -> jax.Array:
-    """Images normalised for the teacher, normalised for the student."""
-    normalised, target = ((reader.mean, reader.std) for reader in (record, student.preprocessing))
-    return images if normalised == target else renormalized(images, normalised, target)

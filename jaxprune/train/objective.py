@@ -10,7 +10,9 @@ import optax
 
 from jaxprune import losses
 from jaxprune.errors import UserError, unknown
+from jaxprune.nn.images import renormalized_for
 from jaxprune.nn.params import Split, merge
+from jaxprune.preprocessing import Normalisation
 from jaxprune.reduction import LossContext, Reducer
 
 ASYMMETRIC, CROSS_ENTROPY = "asymmetric", "cross_entropy"
@@ -28,6 +30,7 @@ class Objective:
       of_methods: weights of the reduction methods' losses, by name, which replace the methods' defaults.
       logits, tokens: weights of the distillation from a teacher.
       tokens_kind: kind of token distillation, "mse" or "kl" (`losses.token_distillation`).
+      micro_batches: number of micro-batches of a step, whose losses are averaged.
     """
 
     classes: str = CROSS_ENTROPY
@@ -35,6 +38,7 @@ class Objective:
     logits: float = 0.5
     tokens: float = 0.5
     tokens_kind: str = "mse"
+    micro_batches: int = 1
 
     def __post_init__(self) -> None:
         if self.classes not in (ASYMMETRIC, CROSS_ENTROPY):
@@ -59,7 +63,10 @@ class Objective:
         Raises:
           UserError: `of_methods` names a loss that no method of the plan has.
         """
-        parts = {"classes": (1.0, class_loss(self.classes, logits, targets))}
+        classes = class_loss(self.classes, logits, targets)
+        if self.classes == ASYMMETRIC:
+            classes = classes * self.micro_batches  # the mean over micro-batches is then the sum over the batch
+        parts = {"classes": (1.0, classes)}
         added = reduction_losses(reducers, logits, aux, targets, teacher)
         for name in self.of_methods:
             if name not in added:
@@ -111,9 +118,16 @@ def class_loss(kind: str, logits: jax.Array, targets: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy(logits, targets).mean()
 
 
-def answers(teacher: Split, params: Mapping[str, jax.Array], images: jax.Array) -> Answers:
-    """Returns a teacher's logits and aux on a batch of images, without a gradient."""
-    return jax.lax.stop_gradient(merge(teacher.graph, dict(params), teacher.rest)(images))
+def answers(
+    teacher: Split, params: Mapping[str, jax.Array], images: jax.Array, normalised: Normalisation | None
+) -> Answers:
+    """Returns a teacher's logits and aux on a batch of images, without a gradient.
+
+    Args:
+      normalised: the (mean, std) that the images were normalised with; None for those of the teacher.
+    """
+    network = merge(teacher.graph, dict(params), teacher.rest)
+    return jax.lax.stop_gradient(network(renormalized_for(network, images, normalised)))
 
 
 def _token_loss(aux: Any, teacher_aux: Any, kind: str) -> jax.Array:

@@ -11,6 +11,7 @@ from jaxprune import dynamic, losses, processes
 from jaxprune.checkpoints.build import build
 from jaxprune.checkpoints.run import load_model, write_card
 from jaxprune.commands.finetune.page import describe
+from jaxprune.commands.finetune.teacher import open_teacher
 from jaxprune.commands.shared import inputs, reporting, spending_page
 from jaxprune.commands.shared.training import Training, build_optimizer, interrupted
 from jaxprune.config import Config
@@ -64,7 +65,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
         # Of a static network; its gates start open.
         model = load_pretrained(model, config.model.weights, new=("*masker_*",))
     model.preprocessing = inputs.preprocessing(config)
-    teacher = split(load_model(config.teacher)) if config.teacher else None
+    teacher = open_teacher(config, training.train.num_classes, training.train.class_names)
     write_card(workdir, model, training.train.class_names)
     parts = split(model)
     running = {name: value[...] for name, value in variables(model).items() if isinstance(value, nnx.BatchStat)}
@@ -105,6 +106,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
 
 def _loss_fn(config: Config, parts: Split, model: Segmented, teacher: Split | None, total: int) -> LossFn:
     options = {**config.augment, "num_classes": model.num_classes, "mean": config.data.mean, "std": config.data.std}
+    normalised = tuple(config.data.mean), tuple(config.data.std)
     has_statistics = any(isinstance(value, nnx.BatchStat) for value in variables(model).values())
 
     def loss_fn(params, batch, key):
@@ -115,7 +117,7 @@ def _loss_fn(config: Config, parts: Split, model: Segmented, teacher: Split | No
         loss = network.loss(images, targets, key=model_key, progress=progress)
         value, shares = loss.value, dict(loss.parts)
         if teacher:
-            scores, _ = answers(teacher, batch[FIXED]["teacher"], images)
+            scores, _ = answers(teacher, batch[FIXED]["teacher"], images, normalised)
             distance = _DISTILLED_AT**2 * losses.kl_distillation(loss.logits[-1], scores, _DISTILLED_AT)
             value, shares["loss_logits"] = value + config.distill.logits * distance, distance
         right = (loss.logits.argmax(-1) == targets.argmax(-1)[None]).mean(1)

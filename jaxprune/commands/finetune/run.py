@@ -8,11 +8,12 @@ from flax import nnx
 
 from jaxprune import dynamic, reduction
 from jaxprune.checkpoints.build import build
-from jaxprune.checkpoints.run import load_model, write_card
+from jaxprune.checkpoints.run import write_card
 from jaxprune.commands.finetune import by_image
 from jaxprune.commands.finetune.page import describe
 from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
 from jaxprune.commands.finetune.settings import fitted, objective, plan_of, require_teacher
+from jaxprune.commands.finetune.teacher import open_teacher
 from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.commands.shared.ahead_of_time import DescribedStep, described_batch
 from jaxprune.commands.shared.training import Length, Training, begin, interrupted
@@ -47,7 +48,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     scorer = _scorer(config, model)
     model = _prepared(config, model, scorer)
     write_card(workdir, model, training.train.class_names)
-    step, parts = _step(config, model, training.steps, scorer), split(model)
+    teacher = open_teacher(config, training.train.num_classes, training.train.class_names)
+    step, parts = _step(config, model, training.steps, scorer, teacher), split(model)
     several = objective(config).classes == ASYMMETRIC
     logits = held_out.logits(parts, config.data.mean, config.data.std)
     call = logits if several else held_out.single_label(logits)
@@ -87,7 +89,8 @@ def described(config: Config, steps: Length, num_classes: int) -> DescribedStep:
     scorer = _scorer(config, nnx.eval_shape(lambda: _network(config, num_classes)))
     model = without_parameters(lambda: _prepared(config, _network(config, num_classes), scorer))
     several = num_classes if objective(config).classes == ASYMMETRIC else 0
-    return DescribedStep(_step(config, model, steps, scorer), described_batch(config, several))
+    teacher = open_teacher(config, num_classes)
+    return DescribedStep(_step(config, model, steps, scorer, teacher), described_batch(config, several))
 
 
 def _network(config: Config, num_classes: int) -> Any:
@@ -107,9 +110,8 @@ def _prepared(config: Config, model: Any, scorer: Any) -> Any:
     return model if plan is None else reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(config.seed))
 
 
-def _step(config: Config, model: Any, steps: Length, scorer: Any) -> Step:
+def _step(config: Config, model: Any, steps: Length, scorer: Any, teacher: Split | None) -> Step:
     """The training step of a network under its plan."""
-    teacher = split(load_model(config.teacher)) if config.teacher else None
     parts = split(model)
     loss_fn: Any = _loss_fn(config, model, teacher)
     if config.keep_rate_warmup.epochs:
@@ -131,13 +133,14 @@ def _loss_fn(config: Config, model: Any, teacher: Split | None) -> LossFn:
     """The loss of a network, including the losses of its reduction methods."""
     parts, data, reducers, criterion = split(model), config.data, reduction.installed(model), objective(config)
     options = {**config.augment, "num_classes": model.num_classes, "mean": data.mean, "std": data.std}
+    normalised = tuple(data.mean), tuple(data.std)
 
     def loss_fn(params, batch, key):
         augment_key, model_key = jax.random.split(key)
         images, targets = augment(augment_key, batch["image"], batch["label"], **options)
         network = merge(parts.graph, params, parts.rest)
         logits, aux = network(images, train=True, key=model_key)
-        teacher_outputs = answers(teacher, batch[FIXED]["teacher"], images) if teacher else None
+        teacher_outputs = answers(teacher, batch[FIXED]["teacher"], images, normalised) if teacher else None
         loss, parts_of_loss = criterion(reducers, logits, aux, targets, teacher_outputs)
         shares: dict[str, Any] = dict(parts_of_loss)
         if criterion.classes != ASYMMETRIC:

@@ -170,7 +170,7 @@ def objective(config: Config) -> Objective:
     for name, weight in weights.items():
         if isinstance(weight, str | bool | None):
             raise UserError(f"The weight {name}={weight!r} in config.loss_weights is not a number: write {name}=1.0.")
-    return Objective(config.loss, weights, **config.distill)
+    return Objective(config.loss, weights, **config.distill, micro_batches=config.accumulate)
 
 
 def require_teacher(config: Config) -> None:

@@ -11,9 +11,9 @@ from jaxprune.errors import UserError
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.nn.attention import attention_logits
 from jaxprune.nn.block_cost import block_flops, block_tokens, linear_flops
-from jaxprune.nn.images import renormalized
+from jaxprune.nn.images import renormalized_for
 from jaxprune.ops.resize import resize
-from jaxprune.preprocessing import Normalisation, trained_on
+from jaxprune.preprocessing import Normalisation
 
 
 class TeacherTargets(NamedTuple):
@@ -91,9 +91,7 @@ def prepared(
     Args:
       normalised: the (mean, std) that the images were normalised with; None for those of the teacher.
     """
-    of_teacher = trained_on(teacher)
-    if normalised is not None and of_teacher not in (None, normalised):
-        images = renormalized(images, normalised, of_teacher)
+    images = renormalized_for(teacher, images, normalised)
     size = image_size(teacher)
     return images if size in (None, images.shape[1:3]) else resize(images, size, antialias=True)
 

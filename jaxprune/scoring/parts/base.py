@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import Host
-from jaxprune.nn.images import renormalized, require_float
+from jaxprune.nn.images import renormalized_for, require_float
 from jaxprune.nn.tensor_rules import Rule
 from jaxprune.preprocessing import Normalisation, trained_on
 from jaxprune.reduction.parts.keep_rows import best
@@ -141,10 +141,7 @@ class Scorer(nnx.Module):
         Every scorer calls this before its network reads the images; they are not converted anywhere else.
         """
         require_float(images)
-        of_network = trained_on(self.proposal)
-        if self.normalised is None or of_network is None or of_network == self.normalised:
-            return images
-        return renormalized(images, self.normalised, of_network)
+        return renormalized_for(self.proposal, images, self.normalised)
 
 
 def is_host(network: Any) -> bool:
