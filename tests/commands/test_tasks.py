@@ -251,6 +251,18 @@ def test_linear_probe_trains_a_layer_and_leaves_a_classifier(runs, tmp_path):
     np.testing.assert_array_equal(other.head.kernel[...], model.head.kernel[...])
 
 
+@pytest.mark.slow
+def test_a_hierarchical_network_is_probed(tmp_path):
+    sizes = {"img_size": 32, "patch_size": 4, "window_size": 2, "embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2)}
+    swin = models.create("swin", **sizes, num_classes=0, rngs=nnx.Rngs(0))
+    checkpoints.save_pretrained(swin, tmp_path / "swin.safetensors")
+    given = {"name": "swin", **sizes, "weights": str(tmp_path / "swin.safetensors"), "global_pool": "avg"}
+    config = main.load_config(str(CONFIGS / "mim/linear_probe.py:smoke"))
+    config.model = given
+    found = commands.find("linear_probe")(config, tmp_path / "probe")
+    assert run("evaluate.py", tmp_path / "evaluate", run=str(tmp_path / "probe"))["accuracy"] == found["accuracy"]
+
+
 def test_the_norm_of_the_linear_probe_matches(tmp_path):
     file = golden("mim/losses_mixup_bn")
     scaled, seen = probe.standardize_batch(file["logits"])

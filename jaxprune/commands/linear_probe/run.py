@@ -19,7 +19,8 @@ from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import held_out
 from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats
 from jaxprune.nn.params import merge, split
-from jaxprune.open import initialise
+from jaxprune.nn.patch_embed import pair
+from jaxprune.open import initialise, with_head
 from jaxprune.train import probe
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED
@@ -69,19 +70,20 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         metrics = held_out.measure(call, arrays, training.held_out_batches(), training.mesh)
         writer.metrics(step, "eval", metrics)
 
-    classifier = probe.classifier(jax.random.key(config.seed), model.embed_dim, num_classes)
+    images = jax.ShapeDtypeStruct((1, *pair(config.data.img_size), 3), jnp.uint8)
+    width = jax.eval_shape(features, backbone.params, images).shape[-1]
+    classifier = probe.classifier(jax.random.key(config.seed), width, num_classes)
     result = training.fit(
         classifier,
         loss_fn,
         build_optimizer(config, training.schedule, classifier),
         [training.every(config.eval_every, evaluate)],
         fixed={"backbone": backbone.params},
-        keepers=(RunningStats(probe.no_statistics(model.embed_dim)),),
+        keepers=(RunningStats(probe.no_statistics(width)),),
     )
     if stopped := interrupted(result):
         return stopped
     trained = processes.whole((result.state.params, result.state.extra[BATCH_STATS]))
-    model.head.kernel[...], model.head.bias[...] = probe.folded(*trained)
-    leave_network(model, workdir, training.train.class_names)
+    leave_network(with_head(model, *probe.folded(*trained)), workdir, training.train.class_names)
     outcome = {**training.outcome(result), "classes": num_classes}
     return training.conclude(reporting.with_interval(outcome), describe)
