@@ -36,7 +36,7 @@ def kendall_tau(
     arrays, and in float64 on the host for NumPy's.
     """
     xp, dtype = (np, np.float64) if isinstance(left, np.ndarray) else (jnp, jnp.float32)
-    signs = lambda x: xp.sign(x[..., :, None] - x[..., None, :]).astype(dtype)
-    first, second = signs(left), signs(right)
+    signs = lambda x: xp.sign(x[..., :, None] - x[..., None, :])
+    first, second = (signs(xp.asarray(values).astype(dtype)) for values in (left, right))
     untied = xp.abs(first).sum((-2, -1)) * xp.abs(second).sum((-2, -1))
     return (first * second).sum((-2, -1)) / xp.sqrt(xp.maximum(untied, 1))

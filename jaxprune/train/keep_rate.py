@@ -47,7 +47,7 @@ class KeepRateWarmUp(ByStep):
     def __init__(
         self,
         plan: reduction.Plan | None,
-        steps_per_epoch: int,
+        steps_per_epoch: float,
         schedule: Mapping[str, int],
         loss_of: Callable[[reduction.Plan], LossFn],
     ):
@@ -63,7 +63,7 @@ class KeepRateWarmUp(ByStep):
         super().__init__(self._at, loss_of)
 
     def _at(self, step: int) -> reduction.Plan:
-        rate = warm_up(step // self._steps_per_epoch, self._plan.keep_rate, **self._schedule)
+        rate = warm_up(int(step // self._steps_per_epoch), self._plan.keep_rate, **self._schedule)
         if rate != self._rate:
             _log.info("The keep rate is %.3g from step %d on.", rate, step + 1)
             self._rate = rate

@@ -201,12 +201,12 @@ def test_finetune_under_a_plan_with_a_teacher(dense, tmp_path):
 
 @pytest.mark.slow
 def test_the_keep_rate_may_fall_by_the_epoch(tmp_path, caplog):
-    given = {"epochs": 3.0, "keep_rate_warmup": {"start": 1, "epochs": 2}}
+    given = {"epochs": 3.0, "keep_rate_warmup": {"start": 0, "epochs": 2}}
     with caplog.at_level(logging.INFO, "jaxprune"):
         found = run("reduction/small.py:smoke,method=evit,keep_rate=0.5", tmp_path, **given)
     assert found["steps"] == 12 and "keep_rate=0.5" in found["plan"]
     rates = [record.args[0] for record in caplog.records if "keep rate is" in record.msg]
-    assert rates == [1.0, 1.0, pytest.approx(0.75)] or rates == [1.0, pytest.approx(0.75)]
+    assert rates == [1.0, pytest.approx(0.75), 0.5]
     with pytest.raises(UserError, match="weights of sit are for a fixed number"):
         run("reduction/small.py:smoke,method=sit", tmp_path / "sit", **given)
 

@@ -14,7 +14,7 @@ from jaxprune import commands, main, models, reduction
 from jaxprune.checkpoints.run import backbone, load_model
 from jaxprune.commands import finetune, linear_probe
 from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
-from jaxprune.commands.shared.training import Length, begin, build_optimizer
+from jaxprune.commands.shared.training import Length, Training, begin, build_optimizer
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
 from jaxprune.train import optimizer
@@ -92,6 +92,52 @@ def test_the_limits_of_the_learning_rate_are_scaled_by_layer_or_absolute(limits_
             rate = low + (scale - low) * 0.5 * (1 + np.cos(np.pi * step / 8))
             rate = start + (scale - start) * step / 2 if step < 2 else rate
             np.testing.assert_allclose(-updates_of_step[name], rate, rtol=1e-4)
+
+
+def test_a_warm_up_as_long_as_the_run_is_said(tmp_path, caplog):
+    config = finetune.smoke(finetune.defaults())
+    Training.of(config, tmp_path)
+    assert "only rises" not in caplog.text
+    config.optimizer.warmup_epochs = 5.0
+    Training.of(config, tmp_path)
+    assert "optimizer.warmup_epochs=5 is no shorter than epochs=1" in caplog.text
+
+
+def test_steps_stretch_every_schedule_in_epochs():
+    model = models.create("vit", img_size=8, patch_size=4, embed_dim=4, depth=2, num_heads=1, rngs=nnx.Rngs(0))
+    params = split(model).params
+    optimizer = {"base_lr": 1.0, "lr_norm": 64, "warmup_epochs": 0.0, "freeze_epochs": 10.0}
+    config = finetune.defaults(batch_size=64, epochs=40.0, steps=8, optimizer=optimizer)
+    tx = grouped_optimizer(config, params, model, Length(per_epoch=5, total=8))
+    state, grads, moved = tx.init(params), jax.tree.map(jnp.ones_like, params), []
+    for _ in range(4):
+        updates, state = tx.update(grads, state, params)
+        moved.append(bool(np.abs(updates["blocks.0.mlp.fc1.bias"]).max() > 0))
+    assert moved == [False, False, True, True]
+
+
+def test_a_keep_rate_that_falls_for_longer_than_the_run_is_refused():
+    config = finetune.defaults(epochs=3.0, keep_rate_warmup={"start": 1, "epochs": 2})
+    config.reduction.method = "evit"
+    (problem,) = finetune.Settings.check(config, "config.")
+    assert problem.startswith("config.keep_rate_warmup reaches the plan's rate at epoch 3, and the run has 3:")
+    config.epochs = 3.5
+    assert finetune.Settings.check(config, "config.") == []
+
+
+def test_frozen_blocks_cost_no_backward_pass():
+    """A forward pass, and a backward pass of twice its operations, of four blocks or of one."""
+    sizes = {"name": "vit", "img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 4, "num_heads": 2}
+
+    def operations(trainable_blocks):
+        config = finetune.defaults(trainable_blocks=trainable_blocks, batch_size=8)
+        config.model.update(sizes)
+        config.data.img_size = 16
+        step, batch = finetune.described(config, Length(1, 1), 10)
+        gradient = jax.jit(jax.value_and_grad(step.loss_fn, has_aux=True))
+        return gradient.lower(step.params, batch, jax.random.key(0)).cost_analysis()["flops"]
+
+    assert operations(1) < 0.6 * operations(-1)
 
 
 @pytest.mark.parametrize("method", ["dtem", "topk"])

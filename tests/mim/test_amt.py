@@ -217,4 +217,5 @@ def test_a_resumed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     assert kept and all(name.startswith("encoder.") for name in kept)
     chex.assert_trees_all_equal(kept, store._load(tmp_path / "whole", "extra/snapshot/"))
     chex.assert_trees_all_equal(params, load_params(tmp_path / "whole"))
-    assert checkpoints.load_model(tmp_path / "run").keepers(4) == (EncoderCopy(4, 4),)
+    keepers = checkpoints.load_model(tmp_path / "run").keepers
+    assert keepers(4) == (EncoderCopy(4, 4),) and keepers(2.5) == (EncoderCopy(3, 3),)

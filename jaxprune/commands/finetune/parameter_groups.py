@@ -8,7 +8,7 @@ from typing import Any
 import optax
 
 from jaxprune import reduction
-from jaxprune.commands.shared.training import Length, build_optimizer, learning_rate
+from jaxprune.commands.shared.training import Length, build_optimizer, learning_rate, steps_of_epoch
 from jaxprune.config import Config
 from jaxprune.errors import UserError, quoted
 from jaxprune.models.convnet import ConvNet
@@ -42,11 +42,9 @@ def grouped_optimizer(
       steps: the length of the run.
     """
     settings = config.optimizer
-    # A trained scorer counts as before the first layer.
-    layers = model.parameter_layers(params) | {name: 0 for name in params if name.startswith("pruner.")}
-    depth = len(model.sites()) if isinstance(model, Host) else 0
+    layers, depth = _layers(params, model)
     scales = optimizer.layer_scales(layers, depth, settings.layer_decay)
-    frozen = (*optimizer.frozen_names(layers, depth, config.trainable_blocks), *_outside_methods(config, params))
+    frozen = frozen_names(config, params, model)
     grouped = build_optimizer(
         config,
         learning_rate(config, steps),
@@ -56,9 +54,27 @@ def grouped_optimizer(
         schedules=_schedules(config, scales, model, steps) or None,
         frozen=frozen,
     )
-    trained = lambda name: not any(fnmatchcase(name, pattern) for pattern in frozen)
     constraints = reduction.constraints(model) if isinstance(model, Host) else {}
-    return optimizer.with_constraints(grouped, {name: constraints[name] for name in constraints if trained(name)})
+    return optimizer.with_constraints(grouped, {name: constraints[name] for name in constraints if name not in frozen})
+
+
+def frozen_names(config: Config, params: Mapping[str, Any], model: Host | ConvNet) -> tuple[str, ...]:
+    """Returns the parameters that do not train by `config.trainable_blocks` and `config.only_method`.
+
+    Args:
+      params, model: see `grouped_optimizer`.
+
+    Raises:
+      UserError: there are fewer blocks, or no parameters of methods.
+    """
+    layers, depth = _layers(params, model)
+    return (*optimizer.frozen_names(layers, depth, config.trainable_blocks), *_outside_methods(config, params))
+
+
+def _layers(params: Mapping[str, Any], model: Host | ConvNet) -> tuple[dict[str, int], int]:
+    """The layer of each parameter, a trained scorer's before the first, and the number of blocks."""
+    layers = model.parameter_layers(params) | {name: 0 for name in params if name.startswith("pruner.")}
+    return layers, len(model.sites()) if isinstance(model, Host) else 0
 
 
 def _outside_methods(config: Config, params: Mapping[str, Any]) -> tuple[str, ...]:
@@ -92,7 +108,7 @@ def _schedules(
     @functools.cache  # the optimizer computes one rate for each schedule
     def schedule(scale: float, pretrained: bool) -> optimizer.Schedule:
         rates = learning_rate(config, steps, scale * (settings.backbone_scale if pretrained else 1.0))
-        frozen_steps = settings.freeze_epochs * steps.per_epoch
+        frozen_steps = settings.freeze_epochs * steps_of_epoch(config, steps)
         return optimizer.frozen_until(rates, frozen_steps) if pretrained else rates
 
     by_name = {}

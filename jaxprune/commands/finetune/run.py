@@ -5,18 +5,19 @@ from typing import Any
 
 import jax
 from flax import nnx
+from jax.lax import stop_gradient
 
 from jaxprune import dynamic, reduction
 from jaxprune.checkpoints.build import build
 from jaxprune.checkpoints.run import write_card
 from jaxprune.commands.finetune import by_image
 from jaxprune.commands.finetune.page import describe
-from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
+from jaxprune.commands.finetune.parameter_groups import frozen_names, grouped_optimizer
 from jaxprune.commands.finetune.settings import fitted, objective, plan_of, require_teacher
 from jaxprune.commands.finetune.teacher import open_teacher
 from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.commands.shared.ahead_of_time import DescribedStep, described_batch
-from jaxprune.commands.shared.training import Length, Training, begin, interrupted
+from jaxprune.commands.shared.training import Length, Training, begin, interrupted, steps_of_epoch
 from jaxprune.config import Config
 from jaxprune.data.augment import augment
 from jaxprune.errors import UserError, quoted
@@ -116,7 +117,7 @@ def _step(config: Config, model: Any, steps: Length, scorer: Any, teacher: Split
     loss_fn: Any = _loss_fn(config, model, teacher)
     if config.keep_rate_warmup.epochs:
         under = lambda plan: _loss_fn(config, reduction.apply(model, plan, scorer=scorer), teacher)
-        loss_fn = KeepRateWarmUp(plan_of(config), steps.per_epoch, config.keep_rate_warmup, under)
+        loss_fn = KeepRateWarmUp(plan_of(config), steps_of_epoch(config, steps), config.keep_rate_warmup, under)
     # A transformer's other arrays do not change; a ConvNet's batch statistics do.
     running = parts.rest if isinstance(model, ConvNet) else {}
     return Step(
@@ -134,11 +135,14 @@ def _loss_fn(config: Config, model: Any, teacher: Split | None) -> LossFn:
     parts, data, reducers, criterion = split(model), config.data, reduction.installed(model), objective(config)
     options = {**config.augment, "num_classes": model.num_classes, "mean": data.mean, "std": data.std}
     normalised = tuple(data.mean), tuple(data.std)
+    frozen = frozenset(frozen_names(config, parts.params, model))
 
     def loss_fn(params, batch, key):
         augment_key, model_key = jax.random.split(key)
         images, targets = augment(augment_key, batch["image"], batch["label"], **options)
-        network = merge(parts.graph, params, parts.rest)
+        # Without their gradients the backward pass ends above the frozen parameters.
+        arrays = {name: stop_gradient(value) if name in frozen else value for name, value in params.items()}
+        network = merge(parts.graph, arrays, parts.rest)
         logits, aux = network(images, train=True, key=model_key)
         teacher_outputs = answers(teacher, batch[FIXED]["teacher"], images, normalised) if teacher else None
         loss, parts_of_loss = criterion(reducers, logits, aux, targets, teacher_outputs)

@@ -92,6 +92,12 @@ class Settings(groups.Recipe):
     def check(config: Config, prefix: str) -> list[str]:
         """Returns the problems of the plan and the objective."""
         problems = [*refused(lambda: plan_of(config)), *refused(lambda: objective(config))]
+        warmup = config.keep_rate_warmup
+        if warmup.epochs and warmup.start + warmup.epochs >= config.epochs:
+            problems.append(
+                f"{prefix}keep_rate_warmup reaches the plan's rate at epoch {warmup.start + warmup.epochs}, and the "
+                f"run has {config.epochs:g}: raise {prefix}epochs, or lower {prefix}keep_rate_warmup.start or epochs."
+            )
         return problems or refused(lambda: require_teacher(config))
 
     @staticmethod

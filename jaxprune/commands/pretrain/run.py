@@ -15,7 +15,15 @@ from jaxprune.commands.pretrain.page import describe
 from jaxprune.commands.pretrain.settings import networks
 from jaxprune.commands.shared import inputs
 from jaxprune.commands.shared.ahead_of_time import DescribedStep, described_batch
-from jaxprune.commands.shared.training import Length, Training, begin, build_optimizer, interrupted, learning_rate
+from jaxprune.commands.shared.training import (
+    Length,
+    Training,
+    begin,
+    build_optimizer,
+    interrupted,
+    learning_rate,
+    steps_of_epoch,
+)
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
 from jaxprune.data.sample import Sample
@@ -91,26 +99,26 @@ def _step(config: Config, model: Any, steps: Length, fixed: dict[str, Any]) -> S
     Args:
       fixed: its arrays that are not trained, as arguments of every step and not as constants: a teacher is large.
     """
-    parts = split(model)
+    parts, of_epoch = split(model), steps_of_epoch(config, steps)
     return Step(
         parts.params,
-        _Losses(config, parts, model.phase, steps.per_epoch),
+        _Losses(config, parts, model.phase, of_epoch),
         build_optimizer(config, learning_rate(config, steps), parts.params, exempt=model.no_decay),
         fixed=fixed,
-        keepers=model.keepers(steps.per_epoch),
+        keepers=model.keepers(of_epoch),
     )
 
 
 class _Losses:
     """The losses of a run: one, hence one program, for each phase of the framework (`Framework.phase`)."""
 
-    def __init__(self, config: Config, parts: Split, phase: Callable[[int], dict[str, Any]], steps_per_epoch: int):
+    def __init__(self, config: Config, parts: Split, phase: Callable[[int], dict[str, Any]], steps_per_epoch: float):
         self._config, self._parts, self._phase, self._steps_per_epoch = config, parts, phase, steps_per_epoch
         self._made: dict[tuple, LossFn] = {}
 
     def at(self, step: int) -> LossFn:
         """The loss of the step after `step`."""
-        phase = self._phase(step // self._steps_per_epoch)
+        phase = self._phase(int(step // self._steps_per_epoch))
         return self._made.setdefault(tuple(sorted(phase.items())), _loss_fn(self._config, self._parts, phase))
 
 

@@ -41,6 +41,11 @@ def length(config: Config, num_examples: int) -> Length:
     return Length(per_epoch, total)
 
 
+def steps_of_epoch(config: Config, steps: Length) -> float:
+    """The steps of an epoch of schedules: `config.steps` stretches `config.epochs` over the run."""
+    return steps.total / config.epochs if config.steps else steps.per_epoch
+
+
 def learning_rate(config: Config, steps: Length, scale: float = 1.0) -> optimizer.Schedule:
     """The warm-up and cosine or step schedule of `config.optimizer`; the rate is scaled by batch size and `scale`."""
     settings = config.optimizer
@@ -137,6 +142,12 @@ class Training:
         """Opens the data of a config."""
         train, held_out = inputs.source(config, "train"), inputs.source(config, "eval")
         steps = length(config, len(train))
+        if (warmup := config.optimizer.warmup_epochs) >= config.epochs:
+            _log.warning(
+                "The learning rate only rises: optimizer.warmup_epochs=%g is no shorter than epochs=%g. For a tenth of "
+                "the run give --config.optimizer.warmup_epochs=%g.",
+                warmup, config.epochs, config.epochs / 10,
+            )  # fmt: skip
         return cls(config, workdir, train, held_out, steps, learning_rate(config, steps), inputs.mesh(config))
 
     def held_out_batches(self) -> Any:

@@ -10,6 +10,7 @@ whatever the size of the data set, so a resumed run is bitwise identical. The pr
 over all patches in each step (`flops(as_published=False).observe`).
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,7 +70,8 @@ class AttentionMasking:
 
     def keepers(self, steps_per_epoch: float | int) -> tuple[EncoderCopy]:
         """The copy of the encoder that weights patches."""
-        return (EncoderCopy(self.warmup_epochs * steps_per_epoch, self.refresh_epochs * steps_per_epoch),)
+        first, every = (math.ceil(epochs * steps_per_epoch) for epochs in (self.warmup_epochs, self.refresh_epochs))
+        return (EncoderCopy(first, every),)
 
     def phase(self, epoch: int) -> dict[str, Any]:
         """`warmup=True` in the epochs of the warm-up."""

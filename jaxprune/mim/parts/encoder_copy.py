@@ -16,8 +16,8 @@ class EncoderCopy(NamedTuple):
       prefix: prefix of the names of its parameters.
     """
 
-    first: float | int
-    every: float | int
+    first: int
+    every: int
     prefix: str = "encoder."
 
     name = "snapshot"
