@@ -22,5 +22,5 @@ def test_kendalls_tau_with_and_without_ties():
     on_host = metrics.kendall_tau(np.asarray(left, np.float64), np.asarray(right))
     np.testing.assert_allclose(on_host, [1, -1, 4 / 5, 0], rtol=1e-15)
     assert isinstance(on_host, np.ndarray)
-    unsigned = np.asarray([1, 2, 3, 4], np.uint8), np.asarray([2, 1, 4, 3], np.uint8)
-    np.testing.assert_allclose(metrics.kendall_tau(*unsigned), 1 / 3)
+    unsigned = np.asarray([[1, 2, 3, 4]], np.uint8), np.asarray([[2, 1, 4, 3]], np.uint8)
+    np.testing.assert_allclose(metrics.kendall_tau(*unsigned), [1 / 3])
