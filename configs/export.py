@@ -9,7 +9,7 @@ python -m jaxprune.main --config=configs/export.py --config.model.weights=FILE -
 height, width, 3), in batches of any size, and return the logits and the patches that each step of the plan keeps.
 Outputs and preprocessing are described in `model.stablehlo.json` and in the metadata of `model.onnx`. Before a file
 gets its final name, it is read back and compared with the network on `images`. A network that spends by image is
-written to a folder a format, a file a segment, with its thresholds (examples/serve_cascade.py).
+written as one folder per format, with one file per segment and its thresholds (examples/serve_cascade.py).
 """
 
 from jaxprune.commands import export, finetune

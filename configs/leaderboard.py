@@ -5,7 +5,8 @@ python -m jaxprune.main --config=configs/leaderboard.py --config.run=RUN --confi
 
 `leaderboard.csv` has a row for each network and plan, with its settings, the device, and hashes of the weights, images
 and code. `verify` measures `rows` random rows again with their own plans and settings, or those `named` ("NETWORK
-PLAN"). All columns must be the same; on the same device, speeds must be within the measured range widened by 10 %. It
+PLAN"). Accuracy, FLOPs, settings and hashes must be the same; on the same device, the speed-up must be within the
+measured range widened by 10 % (docs/guides/analyse.md lists all columns, and what may differ on another device). It
 prints the differences, the probability that a single forged row is not checked, the seed of the random choice, and
 Kendall's tau between the speeds in the table and those measured; `rows=0` measures all rows.
 

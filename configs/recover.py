@@ -13,7 +13,7 @@ python -m jaxprune.main --config=configs/recover.py --config.run=RUN      # of `
     --config.trainable=norms                         or last:4 (blocks), lora:8 (low-rank changes); all by default
     --config.keep_rates="(0.7,0.5,0.35)"             one network for several rates
 
-Over the first third of the steps the plan sets in, from all patches down to its own. The losses compare pooled
+Over the first 30 % of the steps the plan sets in, from all patches down to its own. The losses compare pooled
 features, patch tokens and classes with the dense network's. A tenth of the training images is set aside, and the
 weights that say most like it there are kept. `report.html` and `recover.csv` compare all on the held-out images:
 agreement before and after, accuracy where there are labels, and speed, measured in turns. Each contestant has a

@@ -37,9 +37,9 @@ def open_teacher(config: Config, num_classes: int, class_names: Sequence[str] = 
         )
     if are_named(card.class_names) and are_named(class_names) and tuple(card.class_names) != tuple(class_names):
         pairs = enumerate(zip(card.class_names, class_names, strict=True))
-        number, (known, given) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+        number, (there, here) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
         raise UserError(
-            f"config.teacher={config.teacher} knows other classes: class {number} is {known!r} there and {given!r} in "
+            f"config.teacher={config.teacher} knows other classes: class {number} is {there!r} there and {here!r} in "
             "the data. Give a classifier of the same classes in the same order."
         )
     return split(teacher)
