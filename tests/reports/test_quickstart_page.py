@@ -175,11 +175,16 @@ def test_the_headline_is_the_most_accurate_plan_of_those_fast_enough():
 
 def test_what_was_expected_is_checked():
     config = main.load_config(CONFIG)
-    ranked = {"recall": 0.9, "recall_centre": 0.3, "recall_norm": 0.5}
+    over = {"recall_over_centre": 0.6, "recall_over_centre_low": 0.5, "recall_over_centre_high": 0.7}
+    ranked = {"recall": 0.9, "recall_centre": 0.3, "recall_norm": 0.5, **over}
     found = headline.checked(config, {"finetune": {"accuracy": 0.88}, "ranker": ranked}, FLAGS)
     assert len(found) == len(headline.expectations(config)) == 5
     assert {row["came true"] for row in found} == {"yes"}
     assert found[2]["measured"] == "+17.0 points [+17.0, +17.0] over random@0:keep_rate=0.25"
+    assert found[-1]["measured"].endswith("; +60.0 points [+50.0, +70.0] over the centre")
+    ranked["recall_over_centre_low"] = -0.1
+    unclear = headline.checked(config, {"finetune": {"accuracy": 0.88}, "ranker": ranked}, FLAGS)
+    assert unclear[-1]["came true"] == "cannot be told"
     slow = headline.checked(config, {"finetune": {"accuracy": 0.5}}, FLAGS[:1])
     assert [row["came true"] for row in slow] == ["no", "no", "no"]
 

@@ -19,8 +19,8 @@ from jaxprune.commands.train_ranker.settings import PRETRAIN, label_model, label
 from jaxprune.config import Config
 from jaxprune.data.augment import random_flip
 from jaxprune.errors import UserError
-from jaxprune.evaluate import Averages, Forward, run_over
-from jaxprune.evaluate.collectors.ranking import quality
+from jaxprune.evaluate import Averages, Forward, Stacked, run_over
+from jaxprune.evaluate.collectors.ranking import quality, recall_over_centre
 from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.open.framework import abstract
@@ -58,8 +58,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         arrays = {"ranker": state.params, "running": state.extra.get(BATCH_STATS, {}), "label_model": frozen}
         forwards = {"ranker": Forward(call, arrays)}
         batches = training.held_out_batches()
-        (averages,) = run_over(batches, forwards, [Averages("ranker")], training.mesh, desc="held-out")
-        writer.metrics(step, "eval", averages)
+        collectors = [Averages("ranker"), Stacked("ranker")]
+        averages, (results, _) = run_over(batches, forwards, collectors, training.mesh, desc="held-out")
+        writer.metrics(step, "eval", {**averages, **recall_over_centre(results)})
 
     def loss_fn(params, batch, key):
         flip_key, mask_key = jax.random.split(key)

@@ -5,10 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxprune import metrics, scoring
 from jaxprune.evaluate import Call
 from jaxprune.evaluate.collectors.reconstruction import held_out_key
+from jaxprune.measures.intervals import jackknife_interval
 from jaxprune.nn.images import normalize
 from jaxprune.nn.params import Split, merge
 from jaxprune.ops.patches import patchify
@@ -68,6 +70,28 @@ def quality(
         return results
 
     return call
+
+
+def recall_over_centre(results: Mapping[str, Any]) -> dict[str, float]:
+    """Returns how much higher `recall` is than the centre's on the same images, with its 95 % interval (jackknife).
+
+    >>> hits, centre, patches = np.array([3, 2, 3]), np.array([1, 1, 0]), np.array([4, 4, 4])
+    >>> found = recall_over_centre({"recall": (hits, patches), "recall_centre": (centre, patches)})
+    >>> found["recall_over_centre"], round(found["recall_over_centre_low"], 3)
+    (0.5, -0.121)
+
+    Args:
+      results: of `quality` for all held-out images; without `recall` the result is empty.
+    """
+    if "recall" not in results:
+        return {}
+    (hits, patches), (centre, _) = results["recall"], results["recall_centre"]
+    more, total = (hits - centre).sum(dtype=np.float64), patches.sum(dtype=np.float64)
+    left = total - patches
+    without = np.divide(more - (hits - centre), left, out=np.full(len(patches), np.nan), where=left > 0)
+    low, high = jackknife_interval(more / total, without)
+    names = ("recall_over_centre", "recall_over_centre_low", "recall_over_centre_high")
+    return dict(zip(names, (float(more / total), low, high), strict=True))
 
 
 def object_recall(scores: jax.Array, mask: jax.Array, patch_size: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
