@@ -10,12 +10,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.dense.parts.base import SegmentationLoss, Segmenter, map_features
 from jaxprune.dense.parts.mask_decoder import MaskDecoder
+from jaxprune.dense.parts.mask_losses import mask_losses
 from jaxprune.dense.parts.published import decoder, query_rules
 from jaxprune.dense.parts.token_exits import confident, left_aligned, lowest, without
 from jaxprune.dense.parts.vit_pyramid import default_indices
-from jaxprune.dense.segvit import STAGES, resized_masks
+from jaxprune.dense.segvit import STAGES
 from jaxprune.errors import UserError, unknown
-from jaxprune.losses.class_masks import class_mask_losses
 from jaxprune.nn import BlockRunner, Host, Linear
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
@@ -23,6 +23,7 @@ from jaxprune.nn.linear import normal_02
 from jaxprune.nn.params import copied
 from jaxprune.nn.tensor_rules import Rule
 from jaxprune.nn.tokens import Tokens
+from jaxprune.ops.label_maps import IGNORED
 from jaxprune.ops.resize import resize
 from jaxprune.ops.unmerge import unmerge
 
@@ -319,23 +320,29 @@ class DToP(Segmenter):
         images: Float[Array, "b h w c"],
         labels: Int[Array, "b h w"],
         *,
+        ignored: int = IGNORED,
+        valid_only: bool = False,
         train: bool = True,
         key: PRNGKeyArray | None = None,
-        **options: Any,
     ) -> tuple[Float[Array, ""], SegmentationLoss]:
         """The sum of the weighted losses of all heads; exits have no gradient, mask logits of what left have."""
-        return self.loss_of(self.stages(images, train=train, key=key), labels)
+        stages = self.stages(images, train=train, key=key)
+        return self.loss_of(stages, labels, ignored=ignored, valid_only=valid_only)
 
-    def loss_of(self, logits: Sequence[StageOutput], labels: Int[Array, "b h w"], **options: Any) -> Any:
-        """The loss of what `stages` returned; the last head's parts are without a number."""
-        shape, grid, losses = (labels.shape[1], labels.shape[2]), self.encoder.sites()[-1].grid, {}
-        for stage, output in enumerate(logits):
-            masks = resized_masks(output.masks.reshape(*output.masks.shape[:2], *grid), shape)
-            parts = class_mask_losses(output.class_logits, masks, labels, absent_weight=self.absent_weight)
-            suffix = "" if stage == len(logits) - 1 else f"_{stage}"
-            for name, part, weight in zip(("classes", "masks", "dice"), parts, self.weights, strict=True):
-                losses[f"{name}{suffix}"] = weight * part
-        return jnp.stack(list(losses.values())).sum(), SegmentationLoss(losses, {})
+    def loss_of(
+        self,
+        logits: Sequence[StageOutput],
+        labels: Int[Array, "b h w"],
+        *,
+        ignored: int = IGNORED,
+        valid_only: bool = False,
+    ) -> tuple[Float[Array, ""], SegmentationLoss]:
+        """The loss of what `stages` returned; see `mask_losses`."""
+        grid = self.encoder.sites()[-1].grid
+        stages = [(out.class_logits, out.masks.reshape(*out.masks.shape[:2], *grid)) for out in logits]
+        return mask_losses(
+            stages, labels, self.weights, absent_weight=self.absent_weight, ignored=ignored, valid_only=valid_only
+        )
 
 
 def _present(class_logits: Float[Array, "b k 2"]) -> Float[Array, "b k"]:

@@ -10,13 +10,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.dense.parts.base import SegmentationLoss, Segmenter, map_features, map_grids
 from jaxprune.dense.parts.mask_decoder import MaskDecoder
+from jaxprune.dense.parts.mask_losses import mask_losses, resized_masks
 from jaxprune.dense.parts.published import decoder, query_rules
 from jaxprune.dense.parts.vit_pyramid import default_indices
 from jaxprune.errors import UserError
-from jaxprune.losses.class_masks import class_mask_losses
 from jaxprune.nn import Host, Linear
 from jaxprune.nn.linear import normal_02
-from jaxprune.ops.resize import resize
+from jaxprune.ops.label_maps import IGNORED
 
 STAGES = 3
 _NAMED = 8  # decoders that have published names
@@ -123,26 +123,19 @@ class SegViT(Segmenter):
         images: Float[Array, "b h w c"],
         labels: Int[Array, "b h w"],
         *,
+        ignored: int = IGNORED,
+        valid_only: bool = False,
         train: bool = True,
         key: PRNGKeyArray | None = None,
-        **options: Any,
     ) -> tuple[Float[Array, ""], SegmentationLoss]:
-        """The sum of the weighted losses of all stages."""
-        return self.loss_of(self.stages(self.features(images, train=train, key=key)), labels)
+        """The sum of the weighted losses of all stages; see `mask_losses`."""
+        stages = self.stages(self.features(images, train=train, key=key))
+        return self.loss_of(stages, labels, ignored=ignored, valid_only=valid_only)
 
-    def loss_of(self, logits: Any, labels: Int[Array, "b h w"], **options: Any) -> Any:
-        """The loss of what `stages` returned; the last stage's parts are without a number."""
-        shape, losses = (labels.shape[1], labels.shape[2]), {}
-        for stage, (class_logits, masks) in enumerate(logits):
-            parts = class_mask_losses(
-                class_logits, resized_masks(masks, shape), labels, absent_weight=self.absent_weight
-            )
-            suffix = "" if stage == len(logits) - 1 else f"_{stage}"
-            for name, part, weight in zip(("classes", "masks", "dice"), parts, self.weights, strict=True):
-                losses[f"{name}{suffix}"] = weight * part
-        return jnp.stack(list(losses.values())).sum(), SegmentationLoss(losses, {})
-
-
-def resized_masks(masks: Float[Array, "b k h w"], shape: tuple[int, int]) -> Float[Array, "b k H W"]:
-    """Mask logits at another size, bilinear."""
-    return jnp.moveaxis(resize(jnp.moveaxis(masks, 1, -1), shape, "bilinear"), -1, 1)
+    def loss_of(
+        self, logits: Any, labels: Int[Array, "b h w"], *, ignored: int = IGNORED, valid_only: bool = False
+    ) -> tuple[Float[Array, ""], SegmentationLoss]:
+        """The loss of what `stages` returned; see `mask_losses`."""
+        return mask_losses(
+            logits, labels, self.weights, absent_weight=self.absent_weight, ignored=ignored, valid_only=valid_only
+        )

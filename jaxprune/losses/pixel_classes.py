@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-IGNORED = 255
+from jaxprune.ops.label_maps import IGNORED
 
 
 def pixel_cross_entropy(

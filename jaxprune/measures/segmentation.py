@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from jaxprune.measures.intervals import Interval
+from jaxprune.ops.label_maps import IGNORED
 
-IGNORED = 255
 DRAWS = 1000  # of the bootstrap
 
 

@@ -11,6 +11,7 @@ from support import golden, golden_names, in_names, quick_compile, weights
 from support import nhwc as channels_last
 
 from jaxprune import checkpoints, dense
+from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
 from jaxprune.weights.rules import to_published
 
@@ -103,3 +104,18 @@ def test_gradients(name):
     for i, grad in enumerate(of_maps):
         value = channels_last(file[f"grad/feature{i}_f64"])
         np.testing.assert_allclose(grad, value, atol=1e-3 * np.abs(value).max(), rtol=0)
+
+
+def test_pixels_without_a_class_may_have_another_number():
+    rng = np.random.default_rng(0)
+    sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 8, "depth": 3, "num_heads": 2}
+    sizes |= {"features": 8, "head_heads": 2}
+    network = dense.create("segvit", encoder="vit", num_classes=3, **sizes, rngs=nnx.Rngs(0))
+    images = jnp.asarray(rng.normal(size=(1, 16, 16, 3)), jnp.float32)
+    labels = jnp.asarray(rng.integers(0, 2, (1, 16, 16)), jnp.int32)
+    of_255, _ = network.loss(images, jnp.where(labels == 0, 255, labels))
+    of_0, _ = network.loss(images, labels, ignored=0)
+    np.testing.assert_array_equal(of_0, of_255)
+    assert float(of_0) != float(network.loss(images, labels)[0])
+    with pytest.raises(UserError, match="the masks of SegViT and DToP cover all pixels"):
+        network.loss(images, labels, valid_only=True)

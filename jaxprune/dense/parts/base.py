@@ -9,11 +9,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.losses.pixel_classes import IGNORED, pixel_accuracy, pixel_cross_entropy
+from jaxprune.losses.pixel_classes import pixel_accuracy, pixel_cross_entropy
 from jaxprune.nn import Host
 from jaxprune.nn.around_host import AroundHost
 from jaxprune.nn.images import require_float
 from jaxprune.nn.tensor_rules import Rule
+from jaxprune.ops.label_maps import IGNORED
 from jaxprune.ops.resize import resize
 
 
