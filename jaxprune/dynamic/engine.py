@@ -164,8 +164,7 @@ class Engine:
         Raises:
           UserError: there are none.
         """
-        if not len(images):
-            raise UserError("There is no image to predict: give one or more, (n, h, w, 3).")
+        require_images(len(images))
         served = sorted(self.stream([images]), key=lambda answer: answer[0])
         return Served(np.stack([row[1] for row in served]), np.array([row[2] for row in served], np.int32))
 
@@ -265,6 +264,16 @@ def _program(graph: Graph, index: int, segment: Segment, is_last: bool) -> Calla
         return jax.tree.map(write, room, state), logits
 
     return program
+
+
+def require_images(count: int) -> None:
+    """Checks that there is something to predict.
+
+    Raises:
+      UserError: there are no images.
+    """
+    if not count:
+        raise UserError("There is no image to predict: give one or more, (n, h, w, 3).")
 
 
 def buckets_of(batch_size: int, buckets: Sequence[int] = ()) -> tuple[int, ...]:

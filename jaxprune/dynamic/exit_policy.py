@@ -67,12 +67,16 @@ def confidence(logits: Float[np.ndarray, "m n c"], rule: str = "max_softmax") ->
 
 
 def exit_of(confidence: Float[np.ndarray, "m n"], thresholds: Float[np.ndarray, "m"]) -> Int[np.ndarray, "n"]:
-    """Returns the exit, from 0, where each image leaves: the first whose confidence is at least its threshold.
+    """Returns the exit, from 0, where each image leaves: the first that is as sure as its threshold, else the last.
 
     >>> exit_of(np.array([[0.9, 0.4], [0.9, 0.6]]), np.array([0.8, EVERYBODY])).tolist()
     [0, 1]
+    >>> exit_of(np.array([[0.5, 0.95], [0.6, 0.95]]), np.array([0.9, 0.9])).tolist()
+    [1, 0]
     """
-    return (confidence >= np.asarray(thresholds)[:, None]).argmax(0).astype(np.int32)
+    leaves = confidence >= np.asarray(thresholds)[:, None]
+    leaves[-1] = True
+    return leaves.argmax(0).astype(np.int32)
 
 
 def thresholds_of_shares(

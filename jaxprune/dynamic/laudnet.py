@@ -189,7 +189,7 @@ def _require_sizes(img_size: int, layers: tuple[int, ...], options: dict[str, tu
         raise UserError(f"img_size={img_size} is not a multiple of {2 ** (len(layers) + 1)}: use one that is.")
     for stage, (side, mode) in enumerate(zip(options["granularity"], options["modes"], strict=True)):
         places = img_size // 2 ** (stage + 2)
-        if mode != "layer" and places % side:
+        if side < 1 or (mode != "layer" and places % side):
             raise UserError(
                 f"granularity={side} does not divide the {places} places along a side of stage {stage + 1}: use "
                 "a divisor."

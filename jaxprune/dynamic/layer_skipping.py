@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from jaxprune.dynamic.engine import buckets_of
+from jaxprune.dynamic.engine import buckets_of, require_images
 from jaxprune.dynamic.laudnet import LAUDNet
 from jaxprune.errors import UserError
-from jaxprune.nn.images import normalize
+from jaxprune.nn.images import as_input
 from jaxprune.nn.params import merge, split
 
 
@@ -56,6 +57,10 @@ class LayerSkipper:
                 f"Gates of mode {', '.join(modes)} mask what they skip, and save no time: use modes=('layer', …), or "
                 "call the network."
             )
+        if any(block.masker_spatial.groups > 1 for block in model.blocks.values()):
+            raise UserError(
+                "Blocks with several mask_groups are not skipped: use mask_groups=(1, …), or call the network."
+            )
         self.buckets = buckets_of(batch_size, buckets)
         parts = split(model)
         self._arrays = {**parts.params, **parts.rest}
@@ -69,7 +74,12 @@ class LayerSkipper:
         self._compute = {name: program(functools.partial(_compute, name)) for name in self._names}
 
     def __call__(self, images: np.ndarray) -> Skipped:
-        """Predicts images, pixels from 0 to 255, uint8 (n, h, w, 3)."""
+        """Predicts images, pixels from 0 to 255, uint8 (n, h, w, 3).
+
+        Raises:
+          UserError: there are none.
+        """
+        require_images(len(images))
         size = self.buckets[-1]
         parts = [self._batch(images[start : start + size]) for start in range(0, len(images), size)]
         return Skipped(np.concatenate([part.logits for part in parts]), np.concatenate([p.computed for p in parts], 1))
@@ -97,8 +107,7 @@ def _filled(rows: np.ndarray, buckets: Sequence[int]) -> np.ndarray:
 
 
 def _stem(model: LAUDNet, pixels: Any) -> jax.Array:
-    images = normalize(pixels, model.preprocessing.mean, model.preprocessing.std)
-    return model.stem(images.astype(model.dtype or images.dtype))
+    return model.stem(as_input(pixels, model.preprocessing).astype(model.dtype or jnp.float32))
 
 
 def _decide(name: str, model: LAUDNet, x: jax.Array) -> tuple[jax.Array, jax.Array]:

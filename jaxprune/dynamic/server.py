@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from jaxprune.dynamic.engine import Engine, Served
+from jaxprune.dynamic.engine import Engine, Served, require_images
 from jaxprune.dynamic.stream import Stream
 from jaxprune.errors import UserError, shortened
 
@@ -147,8 +147,13 @@ class Server:
         return future
 
     def __call__(self, images: Iterable[np.ndarray], *, wait: float = 600.0) -> Served:
-        """Predicts images in order; each waits for its place in the queue for at most `wait` seconds."""
+        """Predicts images in order; each waits for its place in the queue for at most `wait` seconds.
+
+        Raises:
+          UserError: there are none.
+        """
         futures = [self.submit(image, wait=wait) for image in images]
+        require_images(len(futures))
         answers = [future.result() for future in futures]
         exits = np.array([answer.exit for answer in answers], np.int32)
         return Served(np.stack([answer.logits for answer in answers]), exits)

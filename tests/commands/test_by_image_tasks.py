@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from jaxprune import checkpoints, commands, dynamic, main, models
+from jaxprune.commands.finetune import by_image
 from jaxprune.data import Scenes
 from jaxprune.dynamic.parts.gated import GatedNetwork
 from jaxprune.errors import UserError
@@ -96,8 +97,21 @@ def test_a_cascade_takes_no_plans_and_no_other_size(task, settings, cascade, tmp
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"trainable_blocks": 2}, "trainable_blocks"), ({"loss": "asymmetric"}, "loss")],
+    [
+        ({"trainable_blocks": 2}, "trainable_blocks"),
+        ({"loss": "asymmetric"}, "loss"),
+        ({"only_method": True}, "only_method=True: set it to False"),
+        ({"keep_rate_warmup": {"start": 0, "epochs": 0.5}}, "keep_rate_warmup.epochs"),
+    ],
 )
 def test_settings_of_other_networks_are_refused(settings, message, tmp_path):
     with pytest.raises(UserError, match=f"without {message}"):
         trained("dvt", tmp_path / "run", **settings)
+
+
+def test_images_that_are_not_square_are_refused():
+    config = main.load_config(f"{CONFIGS}/dynamic/sar.py:smoke")
+    with config.data.ignore_type():
+        config.data.img_size = (32, 64)
+    with pytest.raises(UserError, match=r"data.img_size=\(32, 64\): sar reads square images"):
+        by_image.arguments(config, 3)

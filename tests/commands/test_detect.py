@@ -249,9 +249,17 @@ def test_a_detector_of_rectangles_is_trained_and_tested(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_frozen_encoder_keeps_its_weights(tmp_path):
-    made = config("bccd.py:smoke", frozen=True, steps=2)
+def test_a_frozen_encoder_keeps_its_weights(tmp_path, monkeypatch):
+    """And computes as in the test, without stochastic depth."""
+    made, maps, modes = config("bccd.py:smoke", frozen=True, steps=2), dense.mask_rcnn.MaskRCNN.maps, []
+
+    def watched(self, images, *, train=False, key=None):
+        modes.append(train)
+        return maps(self, images, train=train, key=key)
+
+    monkeypatch.setattr(dense.mask_rcnn.MaskRCNN, "maps", watched)
     summary = run(made, tmp_path / "run")
+    assert modes and not any(modes)
     from jaxprune.nn.params import variables
 
     ours, before = variables(checkpoints.load_model(tmp_path / "run")), variables(networks.new(made, 10))

@@ -1,6 +1,7 @@
 """From a config to images."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -39,6 +40,15 @@ def test_a_folder_without_splits_is_divided_by_the_data_settings_of_its_run(tmp_
     record, looking = inputs.preprocessing(config), evaluate.defaults(seed=7)
     seen = inputs.source(inputs.with_data_of(tmp_path, record, looking), "eval")
     np.testing.assert_array_equal(seen.columns["image"], held_out.columns["image"])
+
+
+def test_the_same_classes_in_another_order_are_refused():
+    examples = types.SimpleNamespace(num_classes=2, class_names=("ant", "bee"))
+    inputs.require_classes(examples, 2, "runs/a", ("ant", "bee"))
+    inputs.require_classes(examples, 2, "runs/a", ("Ameise", "Biene"))
+    inputs.require_classes(examples, 2, "runs/a")
+    with pytest.raises(UserError, match="runs/a in another order: class 0 is 'ant' and 'bee' there"):
+        inputs.require_classes(examples, 2, "runs/a", ("bee", "ant"))
 
 
 def test_networks_on_smaller_images_read_the_originals(tmp_path):

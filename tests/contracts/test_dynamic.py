@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import batched_conds, perturbed, quick_compile
+from support import batched_conds, perturbed, quick_compile, slow_but
 
 from jaxprune import dynamic, models
 from jaxprune.dynamic.parts.gated import GatedNetwork
+from jaxprune.nn.images import normalize
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
 
@@ -57,6 +58,19 @@ def test_shapes_costs_and_branches(kind):
     assert not records and logits.shape == (len(model.segments()), 3, CLASSES) and logits.dtype == jnp.float32
     assert len(model.costs()) == len(model.segments()) and list(model.costs()) == sorted(model.costs())
     assert model.costs()[0] > 0
+
+
+@pytest.mark.parametrize("kind", slow_but(("laudnet", "sar"), [kind for kind in KINDS if kind != "cascade"]))
+def test_pixels_and_normalised_images_train_alike(kind):
+    model = build(kind)
+    parts, images = split(model), normalize(pixels(), model.preprocessing.mean, model.preprocessing.std)
+
+    def loss(params, x):
+        network = merge(parts.graph, params, parts.rest)
+        return network.loss(x, jnp.eye(CLASSES)[:3], key=jax.random.key(0)).value
+
+    program = jax.jit(loss, compiler_options=quick_compile())
+    np.testing.assert_allclose(program(parts.params, pixels()), program(parts.params, images), rtol=1e-5)
 
 
 def test_a_mapped_branch_is_noticed():

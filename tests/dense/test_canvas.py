@@ -8,6 +8,8 @@ from support import quick_compile
 
 from jaxprune.data.joint.segmentation import pad
 from jaxprune.dense.parts import canvas, inference
+from jaxprune.errors import UserError
+from jaxprune.evaluate.segmentation.at_test import SLIDE, TestTime
 from jaxprune.ops.resize import resize
 
 SIZES = ((40, 52), (32, 32), (52, 33))
@@ -52,6 +54,14 @@ def test_windows_on_a_canvas_are_those_of_each_image():
         expected = inference.sliding(segment, jnp.asarray(picture[None]), window=WINDOW, stride=STRIDE)[0]
         height, width = picture.shape[:2]
         np.testing.assert_allclose(row[:height, :width], expected, atol=1e-5)
+
+
+def test_windows_that_leave_pixels_out_are_refused():
+    pixels = jnp.asarray(images()[0][None])
+    with pytest.raises(UserError, match=r"stride=\(20, 33\) of windows of 32x32 pixels would leave pixels out"):
+        inference.sliding(segment, pixels, window=WINDOW, stride=(20, 33))
+    with pytest.raises(UserError, match=r"stride=\(0, 20\)"):
+        TestTime(WINDOW, SLIDE, stride=(0, 20))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from flax import nnx
 from support import golden, golden_names, in_names, quick_compile, weights
 from support import nhwc as channels_last
 
-from jaxprune import checkpoints, dense
+from jaxprune import checkpoints, dense, models
 from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
 from jaxprune.weights.rules import to_published
@@ -104,6 +104,18 @@ def test_gradients(name):
     for i, grad in enumerate(of_maps):
         value = channels_last(file[f"grad/feature{i}_f64"])
         np.testing.assert_allclose(grad, value, atol=1e-3 * np.abs(value).max(), rtol=0)
+
+
+def test_a_head_leaves_its_host_as_it_was():
+    sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 8, "depth": 3, "num_heads": 2}
+    host = models.create("vit", **sizes, num_classes=3, kernel_init=nnx.initializers.normal(0.5), rngs=nnx.Rngs(0))
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(1, 16, 16, 3)), jnp.float32)
+    first = dense.create("linear", encoder=host, num_classes=2, rngs=nnx.Rngs(0))
+    before = host(images)[0], first(images)
+    second = dense.create("segvit", encoder=host, num_classes=2, features=8, head_heads=2, rngs=nnx.Rngs(0))
+    assert second.encoder.norm is None and host.norm is not None
+    np.testing.assert_array_equal(host(images)[0], before[0])
+    np.testing.assert_array_equal(first(images), before[1])
 
 
 def test_pixels_without_a_class_may_have_another_number():

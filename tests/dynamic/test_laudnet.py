@@ -222,6 +222,9 @@ SIZES = {"img_size": 32, "width": 8, "layers": (1,) * 4, "num_classes": 3}
         ({"granularity": (3, 1, 1, 1), "modes": ("spatial",) * 4}, "granularity=3"),
         ({"channel_granularity": (3,) * 4, "modes": ("channel",) * 4}, "divisor of 8"),
         ({"maskers": ("linear",) * 4, "modes": ("channel",) * 4}, "conv_linear"),
+        ({"granularity": (0, 1, 1, 1), "modes": ("spatial",) * 4}, "granularity=0"),
+        ({"masker_layers": (3,) * 4, "modes": ("channel",) * 4}, "masker_layers=3"),
+        ({"mask_groups": (3, 1, 1, 1), "modes": ("spatial",) * 4}, "32 channels have no 3 mask_groups"),
     ],
 )
 def test_what_cannot_work_is_refused(arguments, message):

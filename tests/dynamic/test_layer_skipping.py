@@ -43,3 +43,12 @@ def test_other_gates_are_refused():
     model = dynamic.create("laudnet", **{**SIZES, "modes": ("layer", "channel", "layer", "layer")}, rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="mode channel"):
         LayerSkipper(model)
+    model = dynamic.create("laudnet", **SIZES, mask_groups=(1, 2, 1, 1), rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="several mask_groups are not skipped"):
+        LayerSkipper(model)
+
+
+def test_no_images_are_refused():
+    skipper = LayerSkipper(dynamic.create("laudnet", **SIZES, rngs=nnx.Rngs(0)))
+    with pytest.raises(UserError, match="no image to predict"):
+        skipper(np.zeros((0, 32, 32, 3), np.uint8))

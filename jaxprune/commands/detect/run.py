@@ -115,7 +115,11 @@ def _loss(config: Config, parts: Split, frozen: dict[str, jax.Array]) -> LossFn:
     def loss_fn(params, batch, key):
         images, sizes, objects = detector_input(batch, **pixels)
         network = merge(parts.graph, {**params, **frozen}, parts.rest)
-        loss, shares = network.loss(images, objects, sizes=sizes, train=True, key=key)
+        if config.frozen:
+            pyramid = network.maps(images)
+            loss, shares = network.loss_of(pyramid, images, objects, sizes=sizes, key=key)
+        else:
+            loss, shares = network.loss(images, objects, sizes=sizes, train=True, key=key)
         return loss, dict(shares.losses)
 
     return loss_fn

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxprune import dynamic, losses, processes
+from jaxprune import dynamic, losses
 from jaxprune.checkpoints.build import build
 from jaxprune.checkpoints.run import load_model, write_card
 from jaxprune.commands.finetune.page import describe
@@ -22,6 +22,7 @@ from jaxprune.evaluate.collectors import held_out
 from jaxprune.evaluate.spending import all_exits, measure_exits
 from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split, variables
+from jaxprune.nn.patch_embed import pair
 from jaxprune.plugins import parameters
 from jaxprune.train.objective import CROSS_ENTROPY, answers
 from jaxprune.train.state import EMA, TrainState
@@ -94,14 +95,16 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     if stopped := interrupted(result):
         return stopped
     about = {"plan": None, "classes": training.train.num_classes}
-    summary = training.conclude({**reporting.with_interval(training.outcome(result)), **about}, describe)
     trained = load_model(workdir)
     spent = measure_exits(trained, training.held_out_batches(), training.mesh)
-    if processes.leads():
+
+    def describe_with_costs(config: Config, workdir: Path, *rest: Any) -> None:
+        describe(config, workdir, *rest)
         title, slug = "Cost and accuracy", f"spending-{workdir.name}"
         with reporting.report_section(workdir, workdir.name, title, slug) as section:
             spending_page.describe(section, trained, spent)
-    return summary
+
+    return training.conclude({**reporting.with_interval(training.outcome(result)), **about}, describe_with_costs)
 
 
 def _loss_fn(config: Config, parts: Split, model: Segmented, teacher: Split | None, total: int) -> LossFn:
@@ -138,12 +141,21 @@ def _statistics(model: Segmented) -> list[str]:
 
 
 def arguments(config: Config, num_classes: int) -> dict[str, Any]:
-    """The arguments of `dynamic.create` in `config.model`."""
+    """The arguments of `dynamic.create` in `config.model`.
+
+    Raises:
+      UserError: the images are not square.
+    """
     model = {name: value for name, value in config.model.to_dict().items() if name not in ("weights", "class_names")}
     takes = parameters(dynamic.methods()[model["name"]])
     lacked = {name for name, values in _OF_OTHERS.items() if name not in takes and model.get(name) in values}
-    side = config.data.img_size
-    sizes = {"img_size": side if isinstance(side, int) else side[0], "num_classes": num_classes}
+    height, width = pair(config.data.img_size)
+    if height != width:
+        raise UserError(
+            f"data.img_size={(height, width)}: {model['name']} reads square images. Give one side, such as "
+            f"{min(height, width)}."
+        )
+    sizes = {"img_size": height, "num_classes": num_classes}
     return {
         **sizes,
         **{name: value for name, value in model.items() if name not in lacked},
@@ -157,17 +169,23 @@ def _require_own_settings(config: Config) -> None:
     Raises:
       UserError: such a setting is set.
     """
+    rates, warmup = config.optimizer, config.keep_rate_warmup
+    # With the values that mean nothing here.
     unused = {
-        "reduction.method": config.reduction.method,
-        "scorer": config.scorer,
-        "run": config.run,
-        "trainable_blocks": "" if config.trainable_blocks == -1 else config.trainable_blocks,
-        "loss": "" if config.loss == CROSS_ENTROPY else config.loss,
-        "optimizer.layer_decay": "" if config.optimizer.layer_decay == 1 else config.optimizer.layer_decay,
+        "reduction.method": (config.reduction.method, ""),
+        "scorer": (config.scorer, ""),
+        "run": (config.run, ""),
+        "trainable_blocks": (config.trainable_blocks, -1),
+        "only_method": (config.only_method, False),
+        "loss": (config.loss, CROSS_ENTROPY),
+        "loss_weights": (config.loss_weights, ""),
+        "keep_rate_warmup.epochs": (warmup.epochs, 0),
+        "optimizer.layer_decay": (rates.layer_decay, 1),
+        "optimizer.backbone_scale": (rates.backbone_scale, 1),
+        "optimizer.freeze_epochs": (rates.freeze_epochs, 0),
     }
-    for name, value in unused.items():
-        if value:
-            remedy = "1" if name == "optimizer.layer_decay" else "its default"
+    for name, (value, nothing) in unused.items():
+        if value != nothing:
             raise UserError(
-                f"{config.model.name} spends by image, and is trained without {name}={value!r}: set it to {remedy}."
+                f"{config.model.name} spends by image, and is trained without {name}={value!r}: set it to {nothing!r}."
             )

@@ -216,7 +216,7 @@ def test(config: Config, workdir: Path, rivals: Mapping[str, Any] | None = None)
     network, class_names = networks.trained(config)
     config = networks.with_recorded(config, network)
     source = inputs.source(config, "eval")
-    shared_inputs.require_classes(source, len(class_names), config.segmenter)
+    shared_inputs.require_classes(source, len(class_names), config.segmenter, class_names)
     by_plan = dense_networks.under_plans(config, network, rivals)
     arrays, mesh = dense_networks.arrays(by_plan), shared_inputs.mesh(config)
     sizes = {name: segmenter.preprocessing.img_size for name, segmenter in by_plan.items()}

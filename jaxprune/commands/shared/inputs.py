@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +208,7 @@ def held_out(config: Config, classifier: Classifier) -> Any:
       UserError: their number of classes differs from the classifier's.
     """
     examples = source(config, "eval")
-    require_classes(examples, len(classifier.class_names), classifier.origin)
+    require_classes(examples, len(classifier.class_names), classifier.origin, classifier.class_names)
     return examples
 
 
@@ -217,8 +217,14 @@ def sample(config: Config, examples: Any) -> Sample:
     return Sample(examples, config.num_images or len(examples))
 
 
-def require_classes(examples: Any, num_classes: int, origin: str | Path) -> None:
-    """Refuses examples of other classes than the `num_classes` ones of the classifier from `origin`.
+def require_classes(examples: Any, num_classes: int, origin: str | Path, class_names: Sequence[str] = ()) -> None:
+    """Refuses examples of other classes than those of the network from `origin`.
+
+    Data sets name the same classes in several ways, so other names are taken; the same ones in another order are not.
+
+    Args:
+      num_classes: of the network.
+      class_names: of the network; empty where they are not known.
 
     Raises:
       UserError: see above.
@@ -227,6 +233,13 @@ def require_classes(examples: Any, num_classes: int, origin: str | Path) -> None
         raise UserError(
             f"The data have {examples.num_classes} classes and {origin} knows {num_classes}: give the data it was "
             "trained on."
+        )
+    names = tuple(getattr(examples, "class_names", None) or ())
+    if names != tuple(class_names) and sorted(names) == sorted(class_names):
+        number = next(number for number, name in enumerate(names) if name != class_names[number])
+        raise UserError(
+            f"The data have the classes of {origin} in another order: class {number} is {names[number]!r} and "
+            f"{class_names[number]!r} there. Give them in the same order."
         )
 
 

@@ -13,6 +13,7 @@ from jaxprune.losses.pixel_classes import pixel_accuracy, pixel_cross_entropy
 from jaxprune.nn import Host
 from jaxprune.nn.around_host import AroundHost
 from jaxprune.nn.images import require_float
+from jaxprune.nn.params import copied
 from jaxprune.nn.tensor_rules import Rule
 from jaxprune.ops.label_maps import IGNORED
 from jaxprune.ops.resize import resize
@@ -169,7 +170,10 @@ def upsampled(logits: Float[Array, "b _ _ k"], images: Float[Array, "b h w c"]) 
 
 
 def without_norm(encoder: Host) -> Host:
-    """Takes the norm after the last block out of a ViT that is read before it."""
+    """Returns a ViT that is read before the norm after the last block without it; it shares its arrays."""
+    if not any(isinstance(getattr(encoder, name, None), nnx.Module) for name in ("norm", "fc_norm")):
+        return encoder
+    encoder = copied(encoder)
     for name in ("norm", "fc_norm"):
         if isinstance(getattr(encoder, name, None), nnx.Module):
             setattr(encoder, name, nnx.data(None))

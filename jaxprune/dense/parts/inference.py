@@ -50,6 +50,7 @@ def sliding(
     stride = (height * 2 // 3, width * 2 // 3) if stride is None else stride
     down, right = (stride, stride) if isinstance(stride, int) else stride
     b, rows, columns, _ = images.shape
+    require_cover((height, width), (down, right))
     if rows < height or columns < width:
         raise UserError(
             f"Images of {rows}x{columns} pixels are smaller than a window of {height}x{width}: enlarge them first, or "
@@ -64,6 +65,19 @@ def sliding(
         sums = sums.at[:, top : top + height, left : left + width].add(part)
     counts = np.outer(_counts(tops, height, rows), _counts(lefts, width, columns))
     return sums / jnp.asarray(counts, jnp.float32)[None, :, :, None]
+
+
+def require_cover(window: Sequence[int], stride: Sequence[int]) -> None:
+    """Checks that windows of a size, so far apart, leave no pixels out.
+
+    Raises:
+      UserError: a stride is larger than its window, or not above 0.
+    """
+    if any(not 0 < step <= side for side, step in zip(window, stride, strict=True)):
+        raise UserError(
+            f"stride={tuple(stride)} of windows of {window[0]}x{window[1]} pixels would leave pixels out: use strides "
+            "from 1 to the window's sides."
+        )
 
 
 def _counts(starts: Sequence[int], window: int, side: int) -> np.ndarray:

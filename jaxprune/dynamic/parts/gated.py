@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxprune.dynamic.parts.gates import Draws, Gate
 from jaxprune.dynamic.segments import Pixels, Segment, Segmented, State
 from jaxprune.nn import BatchNorm
-from jaxprune.nn.images import normalize
+from jaxprune.nn.images import as_input
 from jaxprune.nn.tensor_rules import Rule, convolution, convolution_back
 
 
@@ -74,15 +74,13 @@ class GatedNetwork(Segmented):
         """Computes logits and decisions.
 
         Args:
-          pixels: from 0 to 255.
+          pixels: from 0 to 255, of an integer dtype; or normalised images.
           noise: Gumbel noise of the gates, in their order; see `Gate.logits` for its shapes.
           key: draws that noise; without both, gates take the more probable decision.
           temperature: of the softmax behind the gates' gradient.
           train: normalises by the statistics of the batch, and updates the running ones.
         """
-        images = normalize(jnp.asarray(pixels), self.preprocessing.mean, self.preprocessing.std).astype(
-            self.dtype or jnp.float32
-        )
+        images = as_input(jnp.asarray(pixels), self.preprocessing).astype(self.dtype or jnp.float32)
         return self.of_images(images, Draws(noise, key), temperature, train=train)
 
     def of_images(

@@ -66,9 +66,17 @@ class GatedResidual(Residual):
             raise unknown("mode", mode, MODES)
         if masker not in MASKERS:
             raise unknown("channel masker", masker, MASKERS)
-        if width % channel_granularity:
+        if channel_granularity < 1 or width % channel_granularity:
             raise UserError(
                 f"{width} channels cannot be skipped {channel_granularity} at a time: use a divisor of {width}."
+            )
+        outputs = 4 * width
+        if mask_groups < 1 or outputs % mask_groups:
+            raise UserError(f"{outputs} channels have no {mask_groups} mask_groups: use a divisor of {outputs}.")
+        if masker_layers not in (1, 2) or reduction < 1:
+            raise UserError(
+                f"masker_layers={masker_layers} and reduction={reduction}: a gate has 1 or 2 layers, and reduction is "
+                "at least 1."
             )
         super().__init__(inputs, width, stride, bottleneck=True, dtype=dtype, rngs=rngs)
         common = {"dtype": dtype, "rngs": rngs}

@@ -14,7 +14,7 @@ from jaxprune.data.joint.resize import fitted_size, resized
 from jaxprune.data.joint.segmentation import Shape, TestMaps, pad
 from jaxprune.data.memory import InMemory
 from jaxprune.data.source import Source
-from jaxprune.dense.parts.inference import window_starts
+from jaxprune.dense.parts.inference import require_cover, window_starts
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import Preprocessing
@@ -36,7 +36,7 @@ class TestTime:
       scales: factors of the box, or of `size`; probabilities are averaged.
 
     Raises:
-      UserError: the mode is unknown, or whole images have several scales.
+      UserError: the mode is unknown, whole images have several scales, or windows would leave pixels out.
     """
 
     __test__ = False  # no test of pytest
@@ -55,6 +55,8 @@ class TestTime:
             raise UserError(f"scales={self.scales} need at least one number above 0, such as (1.0,).")
         if self.mode == WHOLE and self.scales != (1.0,):
             raise UserError(f"Whole images are tested at one scale, not at {self.scales}: test with mode='slide'.")
+        if self.mode == SLIDE and self.stride:
+            require_cover(self.size, self.stride)
 
     @property
     def window(self) -> Shape | tuple[()]:
