@@ -29,8 +29,9 @@ def get_config(arg=None):
         "norm_pix_loss": False,
     }
     first.data.update(**IMAGES, num_eval=256, crop="none")
-    first.update(batch_size=64, epochs=3.5, log_every=10, checkpoint_every=1000, picture_every=0, eval_every=0)
-    first.optimizer.update(base_lr=1.2e-2, warmup_epochs=0.35, clip_norm=1.0)
+    # Small batches: many steps in a minute, after which the network predicts more than each patch's mean colour.
+    first.update(batch_size=16, epochs=3.5, log_every=40, checkpoint_every=4000, picture_every=0, eval_every=0)
+    first.optimizer.update(base_lr=4.8e-2, warmup_epochs=0.35, clip_norm=1.0)
 
     second = finetune.defaults()
     second.model = {**second.model.to_dict(), **SIZE, "name": "vit", "global_pool": "token"}

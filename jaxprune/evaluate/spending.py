@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from jaxprune.dynamic import Segmented, confidence, exit_of, thresholds
 from jaxprune.dynamic.exit_policy import EVERYBODY, NOBODY
 from jaxprune.dynamic.parts.gated import GatedNetwork
+from jaxprune.errors import UserError
 from jaxprune.evaluate import Batch, Forward, run_over
 from jaxprune.evaluate.collectors.held_out import Call
 from jaxprune.measures.intervals import Interval, share
@@ -110,14 +111,18 @@ def measure_exits(model: Segmented, batches: Iterable[Batch], mesh: Mesh) -> Spe
 def points(spent: Spent, budgets: int | Sequence[float] = _BUDGETS, *, dial: Sequence[Sequence[float]] = ()) -> Table:
     """Returns a row for each exit alone, and rows for budgets between the first and the last exit.
 
-    Thresholds are chosen on every second image and measured on the others, which all rows are about.
+    Thresholds are chosen on one half of the images and measured on the other, which all rows are about (`halves`);
+    where there is one exit, on all images.
 
     Args:
       budgets: mean costs, in 10⁹ multiply-accumulates; or how many, evenly spread.
       dial: the network's own thresholds; some of them, evenly spread, get a row each.
+
+    Raises:
+      UserError: there are fewer than two images.
     """
-    fitted, measured = slice(0, None, 2), slice(1, None, 2)
     exits, count = spent.logits.shape[:2]
+    fitted, measured = (np.arange(count),) * 2 if exits == 1 else halves(count)
     right = spent.logits.argmax(-1) == spent.labels[None]
     rows = [
         _point(f"all at exit {exit + 1}", _only(exit, exits), np.full(count, exit)[measured], spent, right, measured)
@@ -139,13 +144,32 @@ def points(spent: Spent, budgets: int | Sequence[float] = _BUDGETS, *, dial: Seq
     return Table(rows)
 
 
+def halves(count: int) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "m"]]:
+    """Returns the numbers of the images that choose thresholds, and of those that measure them, by a fixed draw.
+
+    Every second image would be of every second class where classes take turns.
+
+    >>> [len(half) for half in halves(7)]
+    [4, 3]
+
+    Raises:
+      UserError: there are fewer than two images.
+    """
+    if count < 2:
+        raise UserError(
+            f"{count} held-out images are too few: one half chooses thresholds, the other measures. Give 2 or more."
+        )
+    order = np.random.default_rng(0).permutation(count)
+    return np.sort(order[count // 2 :]), np.sort(order[: count // 2])
+
+
 def _only(exit: int, exits: int) -> tuple[float, ...]:
     """Thresholds with which all images leave at one exit."""
     return tuple(NOBODY if index < exit else EVERYBODY for index in range(exits))
 
 
 def _point(
-    name: str, limits: tuple[float, ...], leaving: np.ndarray, spent: Spent, right: np.ndarray, measured: slice
+    name: str, limits: tuple[float, ...], leaving: np.ndarray, spent: Spent, right: np.ndarray, measured: np.ndarray
 ) -> Point:
     count = len(leaving)
     images = np.arange(count)

@@ -25,7 +25,7 @@ def benchmark(config: Config, workdir: Path) -> dict[str, Any]:
     """
     plans = () if tuple(config.plans) == standalone() else config.plans
     classifier = networks.by_image(config, plans)
-    model, rounds = classifier.model, max(config.rounds, 1)
+    model, rounds = classifier.model, config.rounds
     options = {"batch_size": config.batch_size, "rounds": rounds}
     title, slug = "Cost and speed", f"speed-{Path(config.run).name}"
     with reporting.report_section(workdir, config.run, title, slug) as section:

@@ -15,5 +15,5 @@ class Settings(inspection.Rivals, inspection.Plans, inspection.ClassifierInspect
     )
 
     plans: tuple[str, ...] = setting(reduction.standalone(), "token-reduction plans")
-    rounds: int = number(5, "timing rounds", at_least=0)
+    rounds: int = number(5, "timing rounds", at_least=1)
     num_images: int = number(1000, "held-out images, evenly spread; 0: all", at_least=0)

@@ -34,3 +34,5 @@ class Settings(inspection.OnlyPlans, inspection.Plans, inspection.ClassifierInsp
             yield from refused(lambda severity=severity: Corruption("fog", severity))
         if len(set(config.corruptions)) < len(config.corruptions):
             yield f"corruptions={config.corruptions} has a duplicate: name each once."
+        if len(set(config.severities)) < len(config.severities):
+            yield f"severities={config.severities} has a duplicate: give each once."

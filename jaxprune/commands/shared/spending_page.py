@@ -15,8 +15,8 @@ _GATED = (
     "channels save no time here, blocks that are left out do with `dynamic.LayerSkipper`."
 )
 _EXITS = (
-    "Thresholds for a budget are chosen on every second held-out image, and all rows measured on the others. Costs are "
-    "counted, not timed; `dynamic.Engine` runs images so that they cost what is counted."
+    "Thresholds for a budget are chosen on one half of the held-out images, drawn at random, and all rows measured on "
+    "the other. Costs are counted, not timed; `dynamic.Engine` runs images so that they cost what is counted."
 )
 
 
