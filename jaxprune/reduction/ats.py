@@ -79,8 +79,8 @@ def significance(
 
 
 def cumulative(scores: Float[Array, "b n"], policy: Float[Array, "b n"]) -> Float[Array, "b n"]:
-    """Cumulative sums in token order; absent tokens get values that are never sampled."""
-    return jnp.cumsum(scores, axis=1) + jnp.where(policy > 0, 0.0, 0.1)
+    """Cumulative sums in token order; that of an absent token is 2, which is nearest to no step, wherever it stands."""
+    return jnp.where(policy > 0, jnp.cumsum(scores, axis=1), 2.0)
 
 
 def published_sample(

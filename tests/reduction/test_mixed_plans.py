@@ -158,6 +158,15 @@ def test_what_follows_ats_leaves_absent_rows_absent(method):
     assert ((assign >= 0) <= (sampled >= 0)).all()
 
 
+@pytest.mark.parametrize("between", slow_but(["tome"], ["tome", "pitome"]))
+def test_what_reorders_rows_between_two_samples_brings_none_back(between):
+    model = apply("cls", Plan(steps=(At(0, "ats", keep_rate=0.9), At(1, between, r=4), At(2, "ats", keep_rate=0.7))))
+    _, aux = forward(model, "cls")
+    policy, size = (np.asarray(field)[:, 1:] for field in (aux.tokens.policy, aux.tokens.size))
+    assert (np.asarray(aux.kept[0]) < 0).any(), "every row was used: nothing is absent"
+    np.testing.assert_array_equal(policy > 0, size > 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", slow_but(["kmedoids"], ["dpc_knn", "kmedoids"]))
 def test_what_an_absent_row_holds_does_not_count(method):
