@@ -20,8 +20,9 @@ from jaxprune.reduction.parts.row_maps import compose
 class DynamicViT(Reducer):
     """Keeps the tokens with the highest predicted probability; in training it samples decisions and masks.
 
-    In evaluation only the best rows enter the block. Training keeps every row and samples straight-through Gumbel
-    decisions: the decision, times those of earlier steps, becomes `policy`, by which all blocks mask their attention.
+    In evaluation only the best rows enter the block, and absent ones only where too few are present. Training keeps
+    every row and samples straight-through Gumbel decisions: the decision, times those of earlier steps, becomes
+    `policy`, by which all blocks mask their attention.
     `aux.extra["decision"]` (b, n) is the input of `losses.ratio_loss`.
     """
 
@@ -78,7 +79,10 @@ class DynamicViT(Reducer):
         if not train:
             if num_keep == self.step.tokens_in:
                 return unchanged(tokens, prefix)
-            scores = self.log_probs(tokens.x, jnp.broadcast_to(of_patches, tokens.x.shape[:2]))[:, prefix:, 0]
+            policy = tokens.policy if self.step.has_absent else jnp.ones(tokens.x.shape[:2])
+            scores = self.log_probs(tokens.x, policy * of_patches)[:, prefix:, 0]
+            if self.step.has_absent:
+                scores = jnp.where(policy[:, prefix:] > 0, scores, -jnp.inf)
             return keep_rows(tokens, best(scores, num_keep), prefix)
         if key is None:
             raise UserError("dynamicvit draws its decisions in training: call the network with key=jax.random.key(0).")

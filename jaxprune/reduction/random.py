@@ -13,7 +13,7 @@ class Random(Reducer):
     """Keeps rows drawn uniformly, in their order, at the same point of the block as Top-K.
 
     Without a key the draw is the same for every image and every call, so that an image's logits do not depend on its
-    batch; with a key each image has its own draw.
+    batch; with a key each image has its own draw. Absent rows are the last to be kept.
 
     Args:
       seed: seed of the draw without a key; the steps of a plan draw independently.
@@ -29,9 +29,14 @@ class Random(Reducer):
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
         b, n = tokens.x.shape[:2]
+        drawn = np.random.default_rng((self.seed, self.step.index)).permutation(n - prefix)
+        if key is None and not self.step.has_absent:
+            ids = jnp.broadcast_to(jnp.asarray(np.sort(drawn[:num_keep]), jnp.int32)[None, :], (b, num_keep))
+            return keep_rows(tokens, ids, prefix)
         if key is None:
-            drawn = np.random.default_rng((self.seed, self.step.index)).permutation(n - prefix)[:num_keep]
-            ids = jnp.broadcast_to(jnp.asarray(np.sort(drawn), jnp.int32)[None, :], (b, num_keep))
+            scores = jnp.broadcast_to(-jnp.asarray(np.argsort(drawn), jnp.float32)[None, :], (b, n - prefix))
         else:
-            ids = jnp.sort(best(jax.random.uniform(key, (b, n - prefix)), num_keep), axis=1)
-        return keep_rows(tokens, ids, prefix)
+            scores = jax.random.uniform(key, (b, n - prefix))
+        if self.step.has_absent:
+            scores = jnp.where(tokens.policy[:, prefix:] > 0, scores, -jnp.inf)
+        return keep_rows(tokens, jnp.sort(best(scores, num_keep), axis=1), prefix)

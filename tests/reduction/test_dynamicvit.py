@@ -134,6 +134,27 @@ def test_training_losses_and_gradients(name, monkeypatch):
     assert_gradients(params.split(student), gradient, file, "grad.")
 
 
+def test_absent_rows_neither_count_nor_stay_before_present_ones():
+    """As if the absent rows had not arrived; with too few present ones, all of these stay."""
+    x, there = np.random.default_rng(0).normal(size=(2, 8, 8)).astype(np.float32), np.array([0, 1, 3, 4, 7])
+    few, many, alone = (
+        DynamicViT(step, rngs=nnx.Rngs(0)) for step in (*(stage(7, n, has_absent=True) for n in (2, 5)), stage(4, 2))
+    )
+    for reducer in (few, many, alone):
+        reducer.fc3.kernel[...] *= 50
+    policy = jnp.zeros((2, 8)).at[:, there].set(1)
+    # With the CLS token; what the absent rows hold is large.
+    tokens = prefixed(np.where(policy[:, :, None] > 0, x, 5 * x[:, ::-1]))._replace(policy=policy)
+
+    @functools.partial(jax.jit, compiler_options=quick_compile())
+    def reduce(tokens, present):
+        return few(tokens, None)[1].kept, alone(present, None)[1].kept, many(tokens, None)[0].policy
+
+    kept, expected, left = reduce(tokens, prefixed(x[:, there]))
+    np.testing.assert_array_equal(kept, (there[1:] - 1)[expected])
+    np.testing.assert_array_equal(left, [[1, 1, 1, 1, 1, 0]] * 2)
+
+
 def test_training_without_noise_or_key_is_refused():
     reducer = DynamicViT(stage(5, 2), rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="key="):
