@@ -48,7 +48,8 @@ class EViT(Reducer):
         inattentive = (row_map == num_keep).astype(scores.dtype)
         weights = scores * inattentive
         if self.renormalise:
-            weights = weights / weights.sum(1, keepdims=True)
+            # The sum is 0 where all inattentive rows are absent.
+            weights = weights / jnp.maximum(weights.sum(1, keepdims=True), jnp.finfo(weights.dtype).tiny)
         kept = jnp.pad(ids, ((0, 0), (0, 1)), constant_values=-1)
         if rows_by_product.is_faster():
             shares = jnp.where(inattentive > 0, weights, 1.0)

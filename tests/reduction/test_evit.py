@@ -46,6 +46,15 @@ def test_renormalised_fused_token_is_a_weighted_mean():
     np.testing.assert_array_equal(reduced.size, [[1, 1, 1, 3]] * 2)
 
 
+def test_a_renormalised_token_of_absent_rows_is_zero():
+    x = np.random.default_rng(0).normal(size=(1, 6, 4)).astype(np.float32)
+    attn, policy = jnp.asarray(np.float32([[[0.1, 0.5, 0, 0, 0.4, 0]]])), jnp.asarray([[1.0, 1, 0, 0, 1, 0]])
+    call = jax.jit(EViT(stage(5, 2, num_heads=1), renormalise=True), compiler_options=quick_compile())
+    reduced, _ = call(prefixed(x, policy)._replace(policy=policy), Attended(cls_attn=attn))
+    np.testing.assert_array_equal(np.asarray(reduced.x)[:, -1], 0)
+    np.testing.assert_array_equal(reduced.policy, [[1, 1, 1, 0]])
+
+
 def test_warm_up_falls_from_one_to_the_keep_rate():
     rates = [warm_up(epoch, 0.5, start=10, epochs=20) for epoch in (0, 9, 10, 20, 30, 100)]
     np.testing.assert_allclose(rates, [1, 1, 1, 0.75, 0.5, 0.5])
