@@ -46,9 +46,12 @@ class ALGM(Reducer):
     def check(cls, plan: Any) -> None:
         least, before = [], 1.0
         for index, at in enumerate(plan.steps):
+            window = dict(at.options).get("window", WINDOW) if at.reducer_class is cls else WINDOW
+            if whole("window", window) < 2:
+                raise UserError(f"window={window} holds no two patches that could merge: use 2 or more.")
             if not isinstance(at.amount, Rate):
                 return  # `num_tokens` is the true count
-            share = before / 2 if index else _rounded_up(1 / dict(at.options).get("window", WINDOW) ** 2)
+            share = before / 2 if index else _rounded_up(1 / window**2)
             if at.reducer_class is cls and at.amount.rate < share - 1e-9:
                 if plan.method is None:
                     remedy: Any = share

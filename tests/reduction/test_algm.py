@@ -80,6 +80,12 @@ REFUSED = {
     "pairs": (lambda: Plan("algm", 0.4, reduction_loc=(1, 2)), r"keep_rate 0\.4 is too low .* use 0\.5"),
     "rates": (lambda: Plan("algm", (0.6, 0.2, 0.1), (1, 2, 3)), r"use \(0\.6, 0\.3, 0\.15\)"),
     "steps": (lambda: Plan(steps=(At(0, "topk", keep_rate=0.9), At(1, "algm", keep_rate=0.3))), r"use 0\.45"),
+    "no window": (lambda: Plan.from_text("algm:keep_rate=0.7,window=0"), r"window=0 holds no two patches .* use 2"),
+    "a window in words": (lambda: Plan.from_text("algm:keep_rate=0.7,window=a"), "window 'a' is not a number"),
+    "no window by number": (
+        lambda: Plan("algm", num_keep=8, reduction_loc=(1,), window=1),
+        "window=1 holds no two patches",
+    ),
     "a window of one": (lambda: ALGM(stage(16, 8, grid=(4, 4)), window=1), r"window=1 does not fit .* use 2 to 4"),
     "a window too large": (lambda: ALGM(stage(16, 8, grid=(4, 4)), window=5), "window=5 does not fit"),
 }
