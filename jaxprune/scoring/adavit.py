@@ -43,6 +43,7 @@ class AdaViT(Scorer):
     """
 
     reads = "vit"
+    needs_sequence = True
     published_rules = tuple(
         rule
         for published, path in (

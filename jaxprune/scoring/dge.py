@@ -20,6 +20,8 @@ class DGE(Scorer):
     """
 
     reads = "vit"
+    needs_sequence = True
+    needs_cls = True
     dims: ClassVar = (2,)
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:

@@ -24,6 +24,7 @@ class EViT(Scorer):
     """
 
     reads = "vit"
+    needs_sequence = True
 
     def __init__(self, *, layer: int = 3, num_keep: int = 0, reduction_loc: tuple[int, ...] = (3, 6, 9), **kwargs: Any):
         super().__init__(**kwargs)

@@ -48,6 +48,8 @@ class IARED2(Scorer):
     """
 
     reads = "vit"
+    needs_sequence = True
+    needs_cls = True
     published_rules = (
         Rule("groups.{any}.agent.qk.weight", "agents.{any}.qk.kernel", linear, linear_back),
         Rule("groups.{any}.agent.qk.bias", "agents.{any}.qk.bias"),
@@ -62,8 +64,6 @@ class IARED2(Scorer):
                 f"group={group} and groups={groups} do not fit a ViT of {depth} blocks: pass groups= that divides "
                 "the depth, and a group= from 0 to groups - 1."
             )
-        if not vit.num_prefix_tokens:
-            raise UserError("IARED2 requires a ViT with a CLS token, but this one has none.")
         rngs = rngs or nnx.Rngs(0)
         self.group, self.blocks_per_group = group, depth // groups
         self.agents = nnx.List([Agent(vit.embed_dim, vit.num_heads, rngs=rngs) for _ in range(groups)])

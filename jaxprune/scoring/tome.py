@@ -22,6 +22,7 @@ class ToMe(Scorer):
     """
 
     reads = "vit"
+    needs_sequence = True
 
     def __init__(self, *, num_keep: int = 0, **kwargs: Any):
         super().__init__(**kwargs)

@@ -58,6 +58,22 @@ def test_there_is_no_attention_to_read_of_a_convolutional_map():
 
 
 @pytest.mark.parametrize("on", ["windowed", "conv_map"])
+@pytest.mark.parametrize("method", ["adavit", "dge", "evit", "ia_red2", "tome"])
+def test_what_reads_one_sequence_of_tokens_refuses_maps(method, on):
+    message = (
+        rf"requires .* to be a ViT, .* but got a {type(host(on)).__name__}, whose blocks read maps: use papr or norm"
+    )
+    with pytest.raises(UserError, match=message):
+        scoring.create(method, proposal=host(on), grid=GRIDS[on])
+
+
+@pytest.mark.parametrize(("method", "options"), [("dge", {}), ("ia_red2", {"groups": 1, "group": 0})])
+def test_what_reads_the_cls_token_refuses_a_vit_without_one(method, options):
+    with pytest.raises(UserError, match="requires a ViT with a CLS token, but this VisionTransformer has none"):
+        scoring.create(method, proposal=host("none"), **options)
+
+
+@pytest.mark.parametrize("on", ["windowed", "conv_map"])
 def test_the_tokens_that_enter_a_block(on):
     model = host(on)
     for layer, width in ((0, 16), (2, 32 if on == "windowed" else 16)):

@@ -52,6 +52,8 @@ class Scorer(nnx.Module):
     Attributes:
       reads: the kind of network that `proposal` must be: "vit" (any `Host`), "convnet", "any" (either), "ranker",
         "optional" (either or None) or "nothing" (None).
+      needs_sequence: whether a `Host` must have one sequence of tokens in all blocks, as a ViT has and Swin has not.
+      needs_cls: whether it must have a CLS token.
       dims: numbers of dimensions that its grid may have: 2, patches of images, or 3, tubes of NTHWC clips.
       proposal, grid, normalised: the arguments above.
       num_patches: the number of patches in `grid`.
@@ -64,6 +66,8 @@ class Scorer(nnx.Module):
     """
 
     reads: ClassVar[str] = "nothing"
+    needs_sequence: ClassVar[bool] = False
+    needs_cls: ClassVar[bool] = False
     dims: ClassVar[tuple[int, ...]] = (2, 3)
     published_rules: ClassVar[tuple[Rule, ...]] = ()
     published_networks: ClassVar[Mapping[str, str]] = {"": "proposal"}
@@ -77,7 +81,7 @@ class Scorer(nnx.Module):
         normalised: Normalisation | None = None,
     ):
         name = type(self).__name__
-        _check_proposal(name, self.reads, proposal)
+        _check_proposal(type(self), proposal)
         if grid is None:
             grid = getattr(proposal, "grid", None)
         if grid is None:
@@ -149,8 +153,8 @@ def is_host(network: Any) -> bool:
     return isinstance(network, Host)
 
 
-def _check_proposal(name: str, reads: str, proposal: Any) -> None:
-    is_network, host = proposal is not None, is_host(proposal)
+def _check_proposal(cls: type[Scorer], proposal: Any) -> None:
+    name, reads, is_network, host = cls.__name__, cls.reads, proposal is not None, is_host(proposal)
     kinds = {
         "vit": (host, "a ViT"),
         "convnet": (is_network and not host, "a ConvNet such as efficientnet_lite0"),
@@ -165,3 +169,10 @@ def _check_proposal(name: str, reads: str, proposal: Any) -> None:
     if not fits:
         got = f"a {type(proposal).__name__}" if is_network else "None"
         raise UserError(f"{name} requires proposal= to be {required}, but got {got}.")
+    if cls.needs_sequence and not all(site.removable for site in proposal.sites()):
+        raise UserError(
+            f"{name} requires proposal= to be a ViT, with one sequence of tokens in all blocks, but got a "
+            f"{type(proposal).__name__}, whose blocks read maps: use papr or norm, which read the maps of any network."
+        )
+    if cls.needs_cls and not proposal.num_prefix_tokens:
+        raise UserError(f"{name} requires a ViT with a CLS token, but this {type(proposal).__name__} has none.")
