@@ -1,8 +1,20 @@
 """The settings of `predict`."""
 
+import os
+
 from jaxprune.commands.shared import inspection
 from jaxprune.commands.shared.settings import record, setting
 from jaxprune.config import Config
+from jaxprune.data.pictures import BUILT_IN
+from jaxprune.errors import PLACE, UserError, shortened
+
+
+def _refuse_folder(path: str) -> None:
+    if path != BUILT_IN and os.path.isdir(os.path.expanduser(path)):
+        raise UserError(
+            f"image={shortened(path, PLACE)} is a folder, and predict reads one file: give a picture or a video in it, "
+            "or classify a folder with labels by configs/evaluate.py."
+        )
 
 
 @record()
@@ -15,7 +27,7 @@ class Settings(inspection.OnePlan, inspection.ClassifierInspection):
     )
 
     scorer: str = inspection.scorer_text("", 'of a plan with from_scores: "norm", "ltrp:run=RUN", …')
-    image: str = setting("", 'a file, or "scenes": a built-in picture')
+    image: str = setting("", 'a file, or "scenes": a built-in picture', _refuse_folder)
 
     @staticmethod
     def missing(config: Config) -> list[str]:
