@@ -148,15 +148,21 @@ def test_linear_probe(workdir):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """The pictures of a ranker are grey: no network is opened."""
+    """The pictures of a ranker are grey: no network is opened. Returns the numbers of images that are drawn."""
+    drawn, batch = [], {"image": np.stack([GREY, GREY]), "index": np.array([4, 4])}
     ranker = SimpleNamespace(preprocessing=Preprocessing((32, 32)))
     nothing = SimpleNamespace(graph=None, params=None, rest=None)
     monkeypatch.setattr(train_ranker_report, "open_ranker", lambda origin: ranker)
     monkeypatch.setattr(train_ranker_report, "label_model", lambda config, workdir: nothing)
     monkeypatch.setattr(train_ranker_report, "merge", lambda *parts: None)
-    monkeypatch.setattr(train_ranker_report.inputs, "eval_batches", lambda config, examples: [{"image": GREY[None]}])
-    monkeypatch.setattr(train_ranker_report.pictures, "score_maps", lambda *arguments: GREY)
-    monkeypatch.setattr(train_ranker_report.pictures, "removals", lambda *arguments: GREY)
+    monkeypatch.setattr(train_ranker_report.inputs, "eval_batches", lambda config, examples: [batch])
+    for name in ("score_maps", "removals"):
+        monkeypatch.setattr(
+            train_ranker_report.pictures,
+            name,
+            lambda network, record, images, *labels: drawn.append(len(images)) or GREY,
+        )
+    return drawn
 
 
 def test_ranker(workdir, undrawn):
@@ -164,7 +170,7 @@ def test_ranker(workdir, undrawn):
     summary = {**SUMMARY, "tau": 0.35, "tau_whole_image": 0.325, "recall": 0.515}
     train_ranker.describe(config, workdir, summary, SimpleNamespace(broken={}))
     part = only_part(workdir)
-    assert part.title == "Ranking patches"
+    assert part.title == "Ranking patches" and undrawn == [1, 1]
     assert part.texts == [
         "A ranker learns on 40 scenes which patches matter, without labels: a frozen masked autoencoder sees 25% of "
         "them, and a patch matters as much as the reconstruction changes without it."

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from PIL import Image
 from written_pages import read_page
 
@@ -18,7 +19,8 @@ visualize = import_module("jaxprune.commands.visualize.run")
 CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "visualize.py")
 
 
-def test_reconstructions_are_shown_with_their_order(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("held_out", "drawn_images"), [(8, 3), (2, 2)])
+def test_reconstructions_are_shown_with_their_order(held_out, drawn_images, tmp_path, monkeypatch):
     model = SimpleNamespace(preprocessing=Preprocessing((32, 32)), target=NormalizedPixels((8, 8)))
     monkeypatch.setattr(visualize, "open_framework", lambda origin: model)
     seen = []
@@ -31,9 +33,9 @@ def test_reconstructions_are_shown_with_their_order(tmp_path, monkeypatch):
     monkeypatch.setattr(visualize.inputs, "with_data_of", lambda run, record, config: config)
     config = main.load_config(CONFIG)
     config.update(run="runs/mae", num_images=3)
-    config.data.update(source="scenes", num_eval=8, img_size=32)
+    config.data.update(source="scenes", num_eval=held_out, img_size=32)
     summary = visualize.run(config, tmp_path)
-    assert summary["images"] == 3 and seen[0].shape == (3, 32, 32, 3)
+    assert summary["images"] == drawn_images and seen[0].shape == (drawn_images, 32, 32, 3)
     assert Image.open(summary["picture"]).size == (96, 64)
     page = read_page(tmp_path / "report.html")
     assert (page.subtitle, list(page.parts)) == ("runs/mae", ["Reconstructions"])

@@ -130,6 +130,13 @@ def eval_batches(
     )
 
 
+def first_images(config: Config, examples: Any) -> np.ndarray:
+    """The images of the first batch of held-out examples, each once: without padding, which repeats the last one."""
+    batch = next(iter(eval_batches(config, examples)))
+    _, places = np.unique(batch["index"], return_index=True)
+    return batch["image"][np.sort(places)]
+
+
 def preprocessing(config: Config) -> Preprocessing:
     """The evaluation preprocessing of `config.data`."""
     return groups.preprocessing(config.data)

@@ -77,7 +77,7 @@ def recall_tile(summary: dict[str, Any]) -> tuple[str, str]:
 
 
 def _pictures(section: Section, config: Config, workdir: Path, examples: Any) -> None:
-    images, ranker = next(iter(inputs.eval_batches(config, examples)))["image"], open_ranker(Run(workdir))
+    images, ranker = inputs.first_images(config, examples), open_ranker(Run(workdir))
     crop = about_images(ranker.preprocessing)
     maps = pictures.score_maps(ranker, ranker.preprocessing, images[:_SCORE_MAPS])
     section.figure(maps, f"Held-out images, and below them the ranker's patch scores, bright = kept first. {crop}")

@@ -31,7 +31,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if config.image:
         images = loader.read_image(config.image, model.preprocessing)[None]
     else:
-        images = next(iter(inputs.eval_batches(settings, inputs.source(settings, "eval"))))["image"]
+        images = inputs.first_images(settings, inputs.source(settings, "eval"))
     picture = reconstruction.picture(model, model.preprocessing, np.asarray(images))
     writer = Writer(workdir, tensorboard=False)
     path = writer.images(0, "visualize", picture)
