@@ -43,7 +43,8 @@ def _window_means(x: Float[Array, "b H W c"]) -> Float[Array, "b h w c"]:
     b, height, width, c = x.shape
     planes = jnp.moveaxis(x, -1, 1).reshape(b * c, 1, height, width)
     for kernel in (weights[None, None, :, None], weights[None, None, None, :]):
-        planes = jax.lax.conv(planes, kernel, (1, 1), "VALID")
+        # Variances are differences of nearly equal means.
+        planes = jax.lax.conv(planes, kernel, (1, 1), "VALID", precision=jax.lax.Precision.HIGHEST)
     return jnp.moveaxis(planes.reshape(b, c, *planes.shape[2:]), 1, -1)
 
 

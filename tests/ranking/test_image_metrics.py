@@ -1,5 +1,7 @@
 """Metrics of whole reconstructions against SciPy's filters, and the labels that they make."""
 
+import re
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -33,6 +35,15 @@ def test_ssim_has_the_windows_and_constants_of_its_paper():
             c1, c2 = (0.01 * peak) ** 2, (0.03 * peak) ** 2
             values.append((2 * m * n + c1) * (2 * cov + c2) / ((m * m + n * n + c1) * (v + w + c2)))
         np.testing.assert_allclose(found, 1 - np.mean(values), rtol=1e-4)
+
+
+def test_ssim_has_all_digits_on_accelerators():
+    """Their convolutions round the factors by default, and variances are differences of nearly equal means."""
+    image = jax.ShapeDtypeStruct((1, 16, 16, 3), jnp.float32)
+    with jax.default_matmul_precision("default"):
+        jaxpr = jax.make_jaxpr(dissimilarity)(image, image)
+    precisions = re.findall(r"conv_general_dilated\[.*?precision=(.*?)\n", str(jaxpr), re.DOTALL)
+    assert set(precisions) == {"(Precision.HIGHEST, Precision.HIGHEST)"}
 
 
 def test_psnr_is_in_decibels_of_the_second_image():
