@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.mim import Framework, RandomMasker
+from jaxprune.ops import num_visible
 from jaxprune.ranking import image_metrics
 from jaxprune.ranking.budget import fit_memory, in_chunks
 from jaxprune.ranking.masks import LabelMasks, label_masks
@@ -52,10 +53,12 @@ class Reconstructions(NamedTuple):
     Attributes:
       anchor: reconstruction with all visible patches.
       removed: reconstructions without the i-th visible patch.
+      change: its mean absolute change.
     """
 
     anchor: Float[Array, "b p q"]
     removed: Float[Array, "b k p q"]
+    change: Float[Array, "b k"]
 
 
 def pseudo_labels(
@@ -93,8 +96,8 @@ def pseudo_labels(
       shards: devices that share the batch.
 
     Raises:
-      UserError: `memory` is too small for one removal from one image; a name or ratio is invalid; or the framework's
-        decoder cannot leave out tokens.
+      UserError: `memory` is too small for one removal from one image; a name or ratio is invalid, also one that
+        leaves a single patch visible; or the framework's decoder cannot leave out tokens.
     """
     if removal not in REMOVALS:
         raise unknown("way to remove a patch", removal, REMOVALS)
@@ -107,6 +110,7 @@ def pseudo_labels(
             f"metric={metric!r} compares whole images, but removal={removal!r} and throw_ratio={throw_ratio} leave out "
             "patches: use removal='attention' and throw_ratio=0."
         )
+    require_order(framework.num_patches, mask_ratio)
     masker = RandomMasker(framework.grid, mask_ratio, throw_ratio)
     masks = label_masks(masker.draw(images.shape[0], key=key, noise=noise, first=first), framework.grid)
     visible, decoded = masks.ids_keep.shape[1], masks.ids_decode.shape[1]
@@ -128,8 +132,26 @@ def pseudo_labels(
     return Labels(jax.lax.stop_gradient(relevance), masks.ids_keep, masks.masked)
 
 
+def require_order(num_patches: int, mask_ratio: float) -> None:
+    """Checks that there is an order among the patches that the autoencoder sees.
+
+    Raises:
+      UserError: it sees none, or a single one.
+    """
+    if num_visible(num_patches, mask_ratio) == 1:
+        ratios = (number / 1000 for number in range(1000))
+        most = max((ratio for ratio in ratios if int(num_patches * (1 - ratio)) > 1), default=0.0)
+        raise UserError(
+            f"mask_ratio={mask_ratio} leaves 1 of {num_patches} patches visible, and one patch has no order: use "
+            f"{most} or less."
+        )
+
+
 def reconstructions(framework: Framework, images: Float[Array, "b H W c"], masks: LabelMasks) -> Reconstructions:
-    """Returns the reconstructions that the labels compare, for pictures; visible and thrown patches are zeros."""
+    """Returns the reconstructions that labels with the default options compare, for pictures.
+
+    Visible and thrown patches are zeros.
+    """
     removals = Deleted(framework, images, masks, over="masked")
     numbers = jnp.arange(masks.ids_keep.shape[1])
     rows = jnp.broadcast_to(masks.ids_decode[:, None], (len(images), len(numbers), masks.ids_decode.shape[1]))
@@ -138,5 +160,7 @@ def reconstructions(framework: Framework, images: Float[Array, "b H W c"], masks
         return jnp.zeros((framework.num_patches, pred.shape[1]), pred.dtype).at[ids].set(pred)
 
     return Reconstructions(
-        jax.vmap(place)(removals.anchor, masks.ids_decode), jax.vmap(jax.vmap(place))(removals.without(numbers), rows)
+        jax.vmap(place)(removals.anchor, masks.ids_decode),
+        jax.vmap(jax.vmap(place))(removals.without(numbers), rows),
+        removals.change(numbers),
     )

@@ -166,6 +166,7 @@ REFUSED = {
     "no labels": ({"label_model": ""}, "no model for the labels"),
     "no such loss": ({"loss": "listmle"}, "Did you mean 'list_mle'"),
     "no such option": ({"loss": "list_mle", "loss_options": {"top": 3}}, "It has: top_k, eps"),
+    "a single patch": ({"labels": {"mask_ratio": 0.9}}, r"leaves 1 of 16 patches visible.* use 0\.875 or less"),
     "another grid": (
         {"ranker": {"name": "vit", "img_size": 32, "patch_size": 16, "embed_dim": 8, "depth": 1, "num_heads": 1}},
         "the autoencoder's img_size",

@@ -167,6 +167,7 @@ def test_labels_over_all_patches_count_those_that_are_left():
     ours = gather_tokens(jnp.abs(found.removed[:, 2] - found.anchor), left)
     hidden = jnp.take_along_axis(masks.masked, left, axis=1)[:, :, None]
     chex.assert_trees_all_close(ours, change * hidden, atol=1e-5)
+    chex.assert_trees_all_close(found.change, labels().relevance, rtol=1e-5)
 
 
 AUTOENCODERS = {
@@ -292,6 +293,7 @@ def test_half_precision_gives_nearly_the_same_labels():
         ({"throw_ratio": 0.75}, "would throw 27 of the 27 patches"),
         ({"throw_ratio": 0.5}, "first="),
         ({"mask_ratio": 0.99}, "patches visible"),
+        ({"mask_ratio": 0.97}, r"leaves 1 of 36 patches visible, and one patch has no order: use 0\.944 or less"),
     ],
 )
 def test_bad_settings_are_refused(options, message):

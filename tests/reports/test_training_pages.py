@@ -192,3 +192,15 @@ def test_ranker(workdir, undrawn):
         f"Held-out images, and below them the ranker's patch scores, bright = kept first. {crop}",
         f"The origin of the labels: reconstructions with and without the patch marked in red. {crop}",
     ]
+
+
+def test_labels_made_in_another_way_than_the_picture_shows(workdir, undrawn):
+    labels = {"labels.removal": "attention", "labels.metric": "ssim"}
+    config = settings("ranking/scenes.py", label_model="runs/mae", **labels)
+    train_ranker.describe(
+        config, workdir, {**SUMMARY, "tau": 0.35, "tau_whole_image": 0.325}, SimpleNamespace(broken={})
+    )
+    assert captions(only_part(workdir))[-1].startswith(
+        "Reconstructions with and without the patch marked in red, which is deleted, and their mean absolute change on "
+        "masked patches; the labels of this run are made with labels.removal=attention, labels.metric=ssim. Images"
+    )

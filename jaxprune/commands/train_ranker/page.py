@@ -19,6 +19,7 @@ from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import read_metrics
 
 _SCORE_MAPS, _REMOVALS = 8, 4  # pictures
+_DRAWN = {"removal": "delete", "over": "masked", "metric": "l1", "throw_ratio": 0.0}  # labels of `pictures.removals`
 
 
 def describe(
@@ -84,5 +85,16 @@ def _pictures(section: Section, config: Config, workdir: Path, examples: Any) ->
     parts = label_model(config, workdir)
     framework = merge(parts.graph, parts.params, parts.rest)
     compared = pictures.removals(framework, ranker.preprocessing, images[:_REMOVALS], config.labels.mask_ratio)
-    caption = "The origin of the labels: reconstructions with and without the patch marked in red."
-    section.figure(compared, f"{caption} {crop}")
+    section.figure(compared, f"{_origin(config.labels)} {crop}")
+
+
+def _origin(labels: Config) -> str:
+    """What the picture of reconstructions says of the labels, which may be made in another way than it shows."""
+    values = {name: labels.get(name, drawn) for name, drawn in _DRAWN.items()}
+    ways = [f"labels.{name}={value}" for name, value in values.items() if value != _DRAWN[name]]
+    if not ways:
+        return "The origin of the labels: reconstructions with and without the patch marked in red."
+    return (
+        "Reconstructions with and without the patch marked in red, which is deleted, and their mean absolute change on "
+        f"masked patches; the labels of this run are made with {', '.join(ways)}."
+    )

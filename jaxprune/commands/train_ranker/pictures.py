@@ -40,7 +40,7 @@ def score_maps(ranker: Any, preprocessing: Preprocessing, images: np.ndarray) ->
 
 
 def removals(framework: Any, preprocessing: Preprocessing, images: np.ndarray, mask_ratio: float) -> np.ndarray:
-    """Draws the reconstructions that the labels compare, for each image (LTRP, Fig. 13).
+    """Draws the reconstructions that labels with the default options compare, for each image (LTRP, Fig. 13).
 
     From left to right: the image, its reconstruction from the visible patches, the two reconstructions that change most
     when a visible patch (red) is removed, and the one that changes least.
@@ -56,8 +56,7 @@ def removals(framework: Any, preprocessing: Preprocessing, images: np.ndarray, m
         masker = RandomMasker(framework.grid, mask_ratio)
         masks = label_masks(masker.draw(len(pixels), key=held_out_key()), framework.grid)
         restored = reconstructions(framework, pixels, masks)
-        change = jnp.abs(restored.removed - restored.anchor[:, None]).mean(3).sum(2) / masks.masked.sum(1)[:, None]
-        order = jnp.argsort(-change, axis=1, stable=True)
+        order = jnp.argsort(-restored.change, axis=1, stable=True)
         # With two visible patches the second is also the last.
         patches = jnp.concatenate([order[:, :2], order[:, -1:]], axis=1)
         removed = jnp.take_along_axis(restored.removed, patches[:, :, None, None], axis=1)
@@ -65,7 +64,7 @@ def removals(framework: Any, preprocessing: Preprocessing, images: np.ndarray, m
         # Visible patches are copied from the image.
         rows = jnp.where(masks.masked[:, None, :, None], rows, patchify(pixels, framework.patch_size)[:, None])
         at_patches = lambda values: jnp.take_along_axis(values, patches, axis=1)
-        return rows, at_patches(masks.ids_keep), at_patches(change)
+        return rows, at_patches(masks.ids_keep), at_patches(restored.change)
 
     mean, std = preprocessing.mean, preprocessing.std
     results = jitted(framework, compared)(normalize(jnp.asarray(images), mean, std))

@@ -1,5 +1,6 @@
 """Trains a ranker on pseudo labels that an autoencoder makes on the fly."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split
 from jaxprune.open.framework import abstract
 from jaxprune.ranking import ConvRanker, pseudo_labels
+from jaxprune.ranking.labels import require_order
 from jaxprune.ranking.losses_by_name import ranking_loss
 from jaxprune.ranking.warm_start import begin_as_encoder
 from jaxprune.train.state import TrainState
@@ -34,6 +36,8 @@ from jaxprune.train.writer import Writer
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Trains a ranker as configured, and writes checkpoints, metrics, pictures and a report to `workdir`."""
+    ranked = nnx.eval_shape(lambda: build("ranker", config.ranker.to_dict(), rngs=nnx.Rngs(0)))
+    require_order(math.prod(ranked.grid), config.labels.mask_ratio)
     if summary := begin(config, workdir):
         return summary
     loss = ranking_loss(config.loss, **config.loss_options)
