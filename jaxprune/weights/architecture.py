@@ -1,5 +1,6 @@
 """Reads the architecture of a plain vision transformer, or of a framework around one, off the shapes of its weights."""
 
+import logging
 import math
 import re
 from collections.abc import Mapping
@@ -10,6 +11,8 @@ from jaxprune.errors import UserError, shortened
 from jaxprune.weights.guess_network import likeness
 from jaxprune.weights.read_names import PATCHES
 from jaxprune.weights.sources import Published
+
+_log = logging.getLogger(__name__)
 
 # What the sizes of a vision transformer are read from.
 _NEEDED = {PATCHES, "pos_embed", "blocks.0.mlp.fc1.weight"}
@@ -72,6 +75,15 @@ def architecture(tensors: Mapping[str, Published], source: str) -> tuple[str, di
         raise UserError(
             f"{source} has positions for {patches} patches, which make no square grid: load it into a network of its "
             "img_size, and save that with save_pretrained."
+        )
+    if no_embed_class and prefix and "reg_token" not in shapes:
+        _log.warning(
+            "%s: its %d positions are taken for those of %d×%d patches alone, as in DeiT III; if its images were not "
+            "square, name its network with model=.",
+            source,
+            rows,
+            side,
+            side,
         )
     arguments |= {
         "img_size": (side * patch_size[0], side * patch_size[1]),

@@ -62,14 +62,15 @@ def spelled(model: Any, names: str = TIMM) -> Arrays:
       UserError: the names are unknown, have none for a tensor, or are not those of such a network.
     """
     if names == TIMM:
-        return to_published(model)
-    if names not in _WRITERS:
+        tensors = to_published(model)
+    elif names not in _WRITERS:
         raise unknown("names", names, NAMES)
-    network = getattr(model, "encoder", model)
-    if names not in _NOT_VITS:
-        _require_family(network, names)
-    written = _WRITERS[names](to_one_spelling(model), network)
-    tensors = {name: np.array(tensor, order="C") for name, tensor in written.items()}
+    else:
+        network = getattr(model, "encoder", model)
+        if names not in _NOT_VITS:
+            _require_family(network, names)
+        written = _WRITERS[names](to_one_spelling(model), network)
+        tensors = {name: np.array(tensor, order="C") for name, tensor in written.items()}
     _require_same(model, tensors, names)
     return tensors
 
@@ -96,10 +97,11 @@ def _require_same(model: Any, tensors: Arrays, names: str) -> None:
     for name, variable in targets.items():
         if name not in returned and isinstance(variable, Fixed):
             continue
-        if name not in returned or not np.array_equal(returned[name].tensor, np.asarray(variable[...])):
+        if name not in returned or not np.array_equal(returned[name].tensor, np.asarray(variable[...]), equal_nan=True):
             changed.append(name)
     if changed:
+        remedy = "save the network with save_model" if names == TIMM else "write the weights under timm's names"
         raise UserError(
             f"This {type(model).__name__} cannot be written under {names}'s names: {', '.join(changed[:3])} would not "
-            "read back; write the weights under timm's names."
+            f"read back; {remedy}."
         )

@@ -17,6 +17,8 @@ from jaxprune.errors import UserError
 from jaxprune.nn.params import split, variables
 from jaxprune.open import convert
 from jaxprune.tools import convert as convert_tool
+from jaxprune.weights import write_names
+from jaxprune.weights.rules import to_published
 
 # Golden weights have the names and layouts of the implementations that they come from.
 GOLDEN = [*golden_names("mim/timm_vit_*"), "mim/deit_distilled"]
@@ -114,6 +116,42 @@ def test_every_form_goes_out_and_comes_back(form, tmp_path):
     if form != "rectangles":
         convert(path, tmp_path / "converted.safetensors")
         same(load_file(tmp_path / "converted.safetensors"), load_file(path))
+
+
+@pytest.mark.parametrize(("names", "img_size"), [("timm", (16, 40)), ("dinov2", (40, 56))])
+def test_positions_beside_registers_come_back_from_any_grid(names, img_size, tmp_path):
+    """2×5 patches are 3² + 1, and 5×7 and the CLS token 6²: neither is the table of a square grid."""
+    sizes = {**TINY, "img_size": img_size, "reg_tokens": 4, "no_embed_class": True, "init_values": 0.1}
+    model, fresh = (models.create("vit", **sizes, num_classes=0, rngs=nnx.Rngs(seed)) for seed in (0, 1))
+    save_pretrained(model, tmp_path / "out.safetensors", names=names)
+    load_pretrained(fresh, tmp_path / "out.safetensors")
+    np.testing.assert_array_equal(fresh.cls_token[...], model.cls_token[...])
+    np.testing.assert_array_equal(fresh.pos_embed[...], model.pos_embed[...])
+
+
+def test_what_would_not_read_back_is_not_written(tmp_path, monkeypatch):
+    model = vit()
+    changed = to_published(model) | {"norm.bias": np.ones(8, np.float32)}
+    monkeypatch.setattr(write_names, "to_published", lambda model: changed)
+    with pytest.raises(UserError, match=r"under timm's names: norm\.bias would not read back; save .* save_model"):
+        save_pretrained(model, tmp_path / "out.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_diverged_is_written(tmp_path):
+    model = vit()
+    model.norm.bias[...] = np.full(8, np.nan, np.float32)
+    save_pretrained(model, tmp_path / "out.safetensors")
+    assert np.isnan(load_file(tmp_path / "out.safetensors")["norm.bias"]).all()
+
+
+@pytest.mark.parametrize(("arguments", "guessed"), [({"no_embed_class": True}, True), ({"class_token": False}, False)])
+def test_a_grid_that_is_guessed_is_named(arguments, guessed, tmp_path, caplog):
+    save_pretrained(vit(**arguments, global_pool="avg"), tmp_path / "in.safetensors")
+    convert(tmp_path / "in.safetensors", tmp_path / "out.safetensors")
+    expected = "its 4 positions are taken for those of 2×2 patches alone, as in DeiT III; if its images were not square"
+    assert (expected in caplog.text) == guessed
+    same(load_file(tmp_path / "out.safetensors"), load_file(tmp_path / "in.safetensors"))
 
 
 def test_a_run_directory_is_converted(tmp_path):

@@ -15,11 +15,12 @@ from jaxprune.weights.sources import Published, Tensors, renamed
 
 RELATIVE = "relative_position_bias_table"
 SHARED = f"rel_pos_bias.{RELATIVE}"  # if all blocks share one
+_REGISTERS = "reg_token"
 _FREQS = "rope.freqs"
 _KIND = r"\.(weight|bias)"
 _NAMES = (
     (r"(.*)gamma_([12])", r"\1ls\2.gamma"),
-    (r"(?:storage_tokens|register_tokens)", "reg_token"),
+    (r"(?:storage_tokens|register_tokens)", _REGISTERS),
     (rf"(.*attn\.)([qkv])_proj{_KIND}", r"\1\2.\3"),
     (rf"(.*attn\.)query{_KIND}", r"\1q.\2"),
     (rf"(.*attn\.)key{_KIND}", r"\1k.\2"),
@@ -104,27 +105,21 @@ def _swin(tensors: Tensors) -> Tensors:
 
 
 def _registers(tensors: Tensors) -> Tensors:
-    """Adds the position of the CLS token to the token itself, in networks with registers.
+    """Adds the position of the CLS token to the token itself, in files of DINOv2's networks with registers.
 
-    As in timm: the prefix tokens of these networks have no positions.
+    As in timm's conversion. Under timm's name for the registers no token of the prefix has a position.
     """
-    cls, table = tensors.get("cls_token"), tensors.get("pos_embed")
-    if "reg_token" not in tensors or cls is None or table is None:
+    cls, table, registers = (tensors.get(name) for name in ("cls_token", "pos_embed", _REGISTERS))
+    if cls is None or table is None or registers is None or registers.name.rpartition(".")[2] == _REGISTERS:
         return tensors
-    rows = np.shape(table.tensor)[1] if np.ndim(table.tensor) == 3 else 0
-    registers = np.shape(tensors["reg_token"].tensor)
-    if not _is_square(rows - 1) or _is_square(rows) or (len(registers) == 3 and _is_square(rows - 1 - registers[1])):
-        return tensors
-    positions = np.asarray(table.tensor)
+    token, positions = np.asarray(cls.tensor), np.asarray(table.tensor)
+    if positions.ndim != 3 or token.shape != positions[:, :1].shape:
+        return tensors  # the strict check that follows reports it
     return {
         **tensors,
-        "cls_token": cls._replace(tensor=np.asarray(cls.tensor) + positions[:, :1]),
+        "cls_token": cls._replace(tensor=token + positions[:, :1]),
         "pos_embed": table._replace(tensor=positions[:, 1:]),
     }
-
-
-def _is_square(number: int) -> bool:
-    return number > 0 and int(np.sqrt(number) + 0.5) ** 2 == number
 
 
 # Parts of one tensor: (pattern of the first part, names of all parts, name of the whole).
