@@ -37,6 +37,7 @@ def with_head(model: Any, kernel: Float[np.ndarray, "d c"], bias: Float[np.ndarr
     def built(num_classes: int) -> Any:
         network = build("model", {**card.arguments, "num_classes": num_classes}, dtype=card.dtype, rngs=nnx.Rngs(0))
         network.preprocessing = model.preprocessing
+        network.training_images = getattr(model, "training_images", None)
         return network if card.plan is None else apply(network, card.plan, rngs=nnx.Rngs(0))
 
     bare = variables(nnx.eval_shape(lambda: built(0)))

@@ -4,6 +4,7 @@ Behind a stroke a rival follows a plan itself: "img_size=182/tome:r=9".
 """
 
 import contextlib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -102,6 +103,7 @@ def rival(model: Any, change: str) -> Any:
     network = unfilled(lambda: _built(model, name, value, change))
     record = model.preprocessing
     network.preprocessing = record.with_size(value) if name == IMG_SIZE else record
+    network.training_images = getattr(model, "training_images", None)
     _fill(network, {name: np.asarray(variable[...]) for name, variable in variables(model).items()}, model, change)
     return network if plan is None else reduction.apply(network, plan, img_size=network.preprocessing.img_size)
 
@@ -223,28 +225,35 @@ def smaller_images(model: Any, shares: Iterable[float]) -> dict[str, Host]:
     return networks
 
 
-def _fill(network: Any, arrays: Mapping[str, np.ndarray], source: Host, change: str) -> None:
+def _fill(network: Any, arrays: Mapping[str, np.ndarray], source: Any, change: str) -> None:
+    old, new = _patch_sides(source), _patch_sides(network)
     for name, variable in variables(network).items():
         array = arrays.get(name)
-        if array is not None and array.shape != variable.shape:
-            if is_table(name):
-                array = resample_to(network, name, array, source=source)
-            elif name.endswith(_PATCHES):
-                array = _resampled_patches(array, variable.shape, host_of(network).patch_embed.patch_size)
+        if array is not None and name.endswith(_PATCHES) and old != new:
+            array = _resampled_patches(array, old, new)
+        elif array is not None and is_table(name) and array.shape != variable.shape:
+            array = resample_to(network, name, array, source=source)
         if array is None or array.shape != variable.shape:
             raise UserError(f"The rival {change} does not fit {name} of the network: try another of {CHANGES}.")
         variable[...] = array
 
 
-def _resampled_patches(kernel: np.ndarray, shape: tuple[int, ...], size: tuple[int, int]) -> np.ndarray:
+def _patch_sides(model: Any) -> tuple[int, ...]:
+    """The sides of a patch, or of a tubelet with its frames; () for a network that embeds none by a linear layer."""
+    embed = getattr(host_of(model), "patch_embed", None)
+    return getattr(embed, "tubelet", None) or getattr(embed, "patch_size", ())
+
+
+def _resampled_patches(kernel: np.ndarray, old: tuple[int, ...], new: tuple[int, ...]) -> np.ndarray:
     """A patch embedding for patches of another size: as close as can be to the old one on resized patches.
 
     Args:
-      kernel: for square patches of three channels, (rows · columns · channels, d).
-      shape: of the result.
-      size: of the new patches.
+      kernel: (frames · rows · columns · channels, d).
+      old, new: sides of the patches, of as many frames.
     """
-    side = round((len(kernel) / 3) ** 0.5)
-    pixels = np.eye(side * side, dtype=np.float32).reshape(-1, side, side, 1)
-    matrix = np.asarray(resize(jnp.asarray(pixels), size, "bilinear", antialias=True)).reshape(side * side, -1)
-    return (np.linalg.pinv(matrix) @ kernel.reshape(side * side, -1)).reshape(shape).astype(kernel.dtype)
+    rows, columns = old[-2:]
+    pixels = np.eye(rows * columns, dtype=np.float32).reshape(-1, rows, columns, 1)
+    matrix = np.asarray(resize(jnp.asarray(pixels), (new[-2], new[-1]), "bilinear", antialias=True))
+    by_frame = kernel.reshape(math.prod(old[:-2]), rows * columns, -1)
+    resampled = np.linalg.pinv(matrix.reshape(rows * columns, -1), rcond=1e-5) @ by_frame
+    return resampled.reshape(-1, kernel.shape[-1]).astype(kernel.dtype)

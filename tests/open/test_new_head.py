@@ -10,7 +10,10 @@ from support import quickly
 from jaxprune import mim, models, reduction
 from jaxprune.errors import UserError
 from jaxprune.measures.linear_head import fit_linear_head
+from jaxprune.measures.training_images import TrainingImages
 from jaxprune.open import with_head
+from jaxprune.open.gallery import with_gallery
+from jaxprune.open.rivals import rival
 
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
 SWIN = {"img_size": 16, "patch_size": 2, "window_size": 4, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2)}
@@ -36,6 +39,13 @@ def test_the_network_classifies_as_the_head_does(name, sizes):
     logits = quickly(network, lambda model, images: model(images)[0])(images)
     chex.assert_trees_all_close(logits, head.logits(features), atol=1e-4)
     assert network.plan == model.plan and network.preprocessing == model.preprocessing
+
+
+def test_the_images_that_healed_a_network_stay_known():
+    model = models.create("vit", **SIZES, num_classes=0, rngs=nnx.Rngs(0))
+    model.training_images = TrainingImages.of(np.zeros((1, 16, 16, 3), np.uint8))
+    for network in (with_gallery(model, np.ones((2, 16), np.float32)), rival(model, "depth=1")):
+        assert network.training_images == model.training_images is not None
 
 
 def test_networks_without_one_classifier_are_refused():

@@ -11,6 +11,7 @@ from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
 from jaxprune.open.rivals import abstract_rival, is_rival, is_smaller_images, rival, size_text
 from jaxprune.ops.posembed import resample
+from jaxprune.ops.resize import resize
 from jaxprune.reduction import Plan
 
 SIZES = {"patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
@@ -58,6 +59,37 @@ def test_a_rival_follows_a_plan_behind_the_stroke():
     assert is_rival("img_size=24/topk@1:keep_rate=0.5") and not is_smaller_images("img_size=24/topk@1:keep_rate=0.5")
     with pytest.raises(UserError, match="topc"):
         rival(model, "img_size=24/topc")
+
+
+TINY = {"embed_dim": 8, "depth": 1, "num_heads": 2, "num_classes": 0}
+CLIPS = {"name": "videomae_small_patch16_224", "img_size": 32, "num_frames": 4, **TINY}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "size"),
+    [
+        ({"name": "vit", "img_size": 24, "patch_size": (4, 6), "in_chans": 1, **TINY}, (4, 6, 1)),
+        (CLIPS | {"patch_size": 4}, (2, 4, 4, 3)),
+    ],
+    ids=["one channel", "tubelets"],
+)
+def test_patches_of_any_sides_are_embedded_alike_on_a_larger_scale(arguments, size):
+    model = models.create(**arguments, rngs=nnx.Rngs(0))
+    coarse, (rows, columns, channels) = rival(model, "patch_size=8"), size[-3:]
+    patches = np.random.default_rng(0).normal(size=(5, *size)).astype(np.float32)
+    larger = resize(jnp.asarray(patches.reshape(-1, rows, columns, channels)), (8, 8), "bilinear").reshape(1, 5, -1)
+    expected, found = model.patch_embed.proj(jnp.asarray(patches.reshape(1, 5, -1))), coarse.patch_embed.proj(larger)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_as_many_pixels_in_other_rows_are_another_patch():
+    model = models.create("vit", img_size=(12, 36), patch_size=(3, 12), **TINY, rngs=nnx.Rngs(0))
+    kernel = np.repeat([3.0, 6.0, 9.0], 12 * 3)[:, None] * np.ones((1, 8), np.float32)
+    model.patch_embed.proj.kernel[...] = kernel
+    found = np.asarray(rival(model, "patch_size=6").patch_embed.proj.kernel[...]).reshape(6, 6, 3, 8)
+    # All columns weigh the same still, and the lower rows the most.
+    np.testing.assert_allclose(found, np.broadcast_to(found[:, 2:3, :1, :1], found.shape), rtol=0.2)
+    assert found[4:].mean() > found[2:4].mean() > found[:2].mean()
 
 
 def test_changes_that_there_are_not():
