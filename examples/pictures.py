@@ -1,5 +1,6 @@
 """Shared by the programs that serve exported files: preprocessing by the metadata, and one line of output a picture."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,21 @@ def prepared(image: Image.Image, how: dict[str, Any]) -> np.ndarray:
         return np.asarray(image.resize((width, height), filter_))
     if image.size == (width, height):
         return np.asarray(image)
-    zoom = max(height / image.height, width / image.width) / how["crop_pct"]
-    new = max(height, int(image.height * zoom + 1e-6)), max(width, int(image.width * zoom + 1e-6))
+    new = resized_sides((image.height, image.width), (height, width), how["crop_pct"])
     top, left = round((new[0] - height) / 2), round((new[1] - width) / 2)
     resized = image.resize((new[1], new[0]), filter_)
     return np.asarray(resized.crop((left, top, left + width, top + height)))
+
+
+def resized_sides(sides: tuple[int, int], shape: tuple[int, int], crop_pct: float) -> tuple[int, int]:
+    """Returns the (height, width) to resize to before the centre is cropped."""
+    scaled = [math.floor(side / crop_pct + 1e-6) for side in shape]
+    if scaled[0] == scaled[1]:
+        new = [int(scaled[0] * side / min(sides)) for side in sides]
+    else:
+        ratio = min(side / wanted for side, wanted in zip(sides, scaled, strict=True))
+        new = [round(side / ratio) for side in sides]
+    return max(shape[0], new[0]), max(shape[1], new[1])
 
 
 def batches(path: Path, about: dict[str, Any], size: int) -> Iterator[tuple[Sequence[str], np.ndarray]]:

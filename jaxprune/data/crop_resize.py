@@ -125,8 +125,7 @@ def crops(
     height, width = image.shape[:2]
     if (height, width) == shape:
         return [plain(image)] * count
-    zoom = max(shape[0] / height, shape[1] / width) / crop_pct
-    new = max(shape[0], int(height * zoom + 1e-6)), max(shape[1], int(width * zoom + 1e-6))
+    new = resized_sides((height, width), shape, crop_pct)
     top, left = round((new[0] - shape[0]) / 2), round((new[1] - shape[1]) / 2)
     places = [(top, left)]
     if count > 1:
@@ -141,6 +140,25 @@ def crops(
         return [resized_crop(image, (*place, *shape), shape, resample) for place in places]
     resized = _resized(image, full_box, new, resample)
     return [np.asarray(resized.crop((left, top, left + shape[1], top + shape[0]))) for top, left in places]
+
+
+def resized_sides(sides: tuple[int, int], shape: tuple[int, int], crop_pct: float) -> tuple[int, int]:
+    """Returns the (height, width) that an image is resized to before its centre is cropped, as in timm's evaluation.
+
+    >>> resized_sides((375, 500), (224, 224), 0.9)
+    (248, 330)
+
+    Args:
+      sides: of the image.
+      shape: of the crop.
+    """
+    scaled = [math.floor(side / crop_pct + 1e-6) for side in shape]
+    if scaled[0] == scaled[1]:
+        new = [int(scaled[0] * side / min(sides)) for side in sides]
+    else:
+        ratio = min(side / wanted for side, wanted in zip(sides, scaled, strict=True))
+        new = [round(side / ratio) for side in sides]
+    return max(shape[0], new[0]), max(shape[1], new[1])
 
 
 def _resized_part(image: np.ndarray, part: Box, new: tuple[int, int], resample: Image.Resampling) -> np.ndarray:

@@ -115,6 +115,24 @@ def test_the_crop_of_a_tiny_image_has_a_pixel(shape):
             assert 1 <= h <= shape[0] and 1 <= w <= shape[1]
 
 
+# What timm 1.0.31's `create_transform` resizes to, with torchvision 0.28: (image, crop, crop_pct, result).
+RESIZED = [
+    ((375, 500), (224, 224), 0.875, (256, 341)),
+    ((375, 500), (224, 224), 0.9, (248, 330)),
+    ((500, 375), (224, 224), 0.9, (330, 248)),
+    ((480, 641), (224, 224), 0.95, (235, 313)),
+    ((375, 500), (384, 384), 1.0, (384, 512)),
+    ((375, 500), (224, 192), 0.9, (248, 331)),
+    ((375, 500), (192, 320), 0.875, (274, 365)),
+    ((640, 360), (160, 160), 160 / 182, (323, 182)),
+]
+
+
+@pytest.mark.parametrize(("sides", "shape", "crop_pct", "expected"), RESIZED)
+def test_images_are_resized_as_in_timm(sides, shape, crop_pct, expected):
+    assert crop_resize.resized_sides(sides, shape, crop_pct) == expected
+
+
 def test_center_crop_resizes_and_crops():
     image = np.asarray(picture(1, (80, 60)))
     whole = np.asarray(Image.fromarray(image).resize((42, 32), Image.Resampling.BICUBIC))  # 28 of 32, short side

@@ -37,9 +37,7 @@ def grey_png(width, height):
 
 def whole_resized_then_cut(image, shape, crop_pct, resample):
     """`center_crop` by its definition."""
-    height, width = image.shape[:2]
-    zoom = max(shape[0] / height, shape[1] / width) / crop_pct
-    new = max(shape[0], int(height * zoom + 1e-6)), max(shape[1], int(width * zoom + 1e-6))
+    new = crop_resize.resized_sides(image.shape[:2], shape, crop_pct)
     # The width first, as Pillow before version 13.
     narrow = Image.fromarray(image).resize((new[1], image.shape[0]), resample)
     image = np.asarray(narrow.resize(new[::-1], resample))

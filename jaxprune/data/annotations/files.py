@@ -1,11 +1,14 @@
 """Finds pictures and their annotation files in a directory, and reads the latter."""
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 from jaxprune.data.folder import image_files
 from jaxprune.errors import PLACE, UserError, shortened
+
+_log = logging.getLogger(__name__)
 
 
 def existing_directory(path: str) -> Path:
@@ -38,7 +41,7 @@ def annotation_directory(root: Path, name: str, defaults: tuple[str, ...]) -> Pa
     raise UserError(f"{root} has no directory {expected} with annotations: name it with annotations=.")
 
 
-def annotated_pictures(root: Path, annotations: Path, suffix: str) -> list[str]:
+def annotated_pictures(root: Path, annotations: Path, suffix: str, *, backgrounds: Path | None = None) -> list[str]:
     """Returns the pictures that have an annotation file of the same name.
 
     Pictures are looked for in `root/images`, `root/JPEGImages` or, if neither exists, in `root` itself.
@@ -47,6 +50,7 @@ def annotated_pictures(root: Path, annotations: Path, suffix: str) -> list[str]:
       root: the data set's directory.
       annotations: directory of the annotation files.
       suffix: extension of the annotation files, such as ".txt".
+      backgrounds: a directory all of whose pictures count, also without such a file.
 
     Raises:
       UserError: there are no such pictures, or two of them share an annotation file.
@@ -65,7 +69,12 @@ def annotated_pictures(root: Path, annotations: Path, suffix: str) -> list[str]:
                 f"{first} and {file} share one annotation file, {annotations / Path(file).stem}{suffix}: "
                 "give the pictures different names."
             )
-    return annotated
+    if backgrounds is None:
+        return annotated
+    bare = sorted({file for file in image_files(backgrounds) if Path(file).parent != annotations} - set(annotated))
+    if bare:
+        _log.info("%d pictures in %s have no %s file: they show no objects.", len(bare), backgrounds, suffix)
+    return sorted([*annotated, *bare])
 
 
 @contextlib.contextmanager

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from jaxprune.data.annotations.base import AnnotatedFiles, Annotations, Regions, add_region
-from jaxprune.data.annotations.class_names import class_name, read_class_names
-from jaxprune.data.annotations.coco_classes import COCO_CLASSES
+from jaxprune.data.annotations.class_names import class_name, yolo_class_names
 from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory, reading
 from jaxprune.data.annotations.shapes import box, polygon
 from jaxprune.errors import UserError
@@ -21,8 +20,8 @@ def open_yolo(path: str, *, annotations: str = "", classes: str = "") -> Annotat
       path: the directory.
       annotations: name of the directory of text files; by default the first of labels/, boxes_yolo/ and boxes/.
       classes: "coco" or "voc" for the numbers that these data sets use, or the path of a text file with one class per
-        line: a name, counted from 0, or a number and a name. By default `classes.txt` in `path` or, if there is none,
-        COCO's 80 classes.
+        line: a name, counted from 0, or a number and a name, or of a `.yaml` file with `names`. By default
+        `classes.txt` or `data.yaml` in `path` or, if there is none, COCO's 80 classes, which is logged.
 
     Raises:
       UserError: there are no annotated pictures, or the class names cannot be read. Reading an example also raises it
@@ -30,7 +29,7 @@ def open_yolo(path: str, *, annotations: str = "", classes: str = "") -> Annotat
     """
     root = existing_directory(path)
     folder = annotation_directory(root, annotations, ("labels", "boxes_yolo", "boxes"))
-    names = read_class_names(root, classes, first=0) or dict(enumerate(COCO_CLASSES))
+    names = yolo_class_names(root, classes)
     files = annotated_pictures(root, folder, ".txt")
 
     def read_regions(index: int, shape: tuple[int, int]) -> Regions:

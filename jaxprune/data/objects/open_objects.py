@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxprune.data.annotations.class_names import CLASSES_TXT, DATA_YAML
 from jaxprune.data.annotations.files import existing_directory
+from jaxprune.data.folder import SPLITS
 from jaxprune.data.objects.base import ObjectFiles
 from jaxprune.data.objects.coco import CocoObjects
 from jaxprune.data.objects.scenes import SceneObjects
@@ -84,8 +86,8 @@ def _open_yolo(
     path: str, *, split: str, classes: str = "", held_out: float = 0.2, held_out_seed: int = 0
 ) -> ObjectFiles:
     top = existing_directory(path)
-    beside = top / "classes.txt"
-    classes = classes or (str(beside) if beside.is_file() else "")
+    beside = next((top / name for name in (CLASSES_TXT, DATA_YAML) if (top / name).is_file()), "")
+    classes = classes or str(beside)
     if (top / split).is_dir():
         return YoloObjects(top / split, classes=classes)
     if (top / "labels" / split).is_dir():
@@ -103,7 +105,17 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _part(source: ObjectFiles, split: str, share: float, seed: int) -> ObjectFiles:
-    """The images of a source that are not held out ("train"), or those that are; at least one in each."""
+    """The images of a source that are not held out ("train"), or those that are; at least one in each.
+
+    Raises:
+      UserError: there is one image, the share is not between 0 and 1, or the split is none of `folder.SPLITS`.
+    """
+    if split not in SPLITS:
+        raise UserError(
+            f"{source.name} has no split {split!r}: it is divided, and its parts are called {', '.join(SPLITS)}."
+        )
+    if not 0 < share < 1:
+        raise UserError(f"held_out={share} is no share of the images: give a number between 0 and 1, such as 0.2.")
     count = len(source)
     if count < 2:
         raise UserError(f"{source.name} has one image, which cannot be divided: give more, or splits of their own.")

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxprune.data import decode
-from jaxprune.data.annotations.class_names import class_name, read_class_names
-from jaxprune.data.annotations.coco_classes import COCO_CLASSES
+from jaxprune.data.annotations.class_names import class_name, yolo_class_names
 from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory, reading
 from jaxprune.data.objects.base import Object, ObjectFiles, checked_box, checked_polygon
 from jaxprune.errors import UserError
@@ -16,6 +15,8 @@ from jaxprune.files import read_bytes, read_text
 
 class YoloObjects(ObjectFiles):
     """Images with text files of `class x y width height`, or `class x1 y1 x2 y2 …`, in fractions of the image's size.
+
+    An image without a file shows no objects.
 
     Args:
       root, annotations, classes: see `data.annotations.yolo.open_yolo`.
@@ -28,8 +29,8 @@ class YoloObjects(ObjectFiles):
     def __init__(self, root: str | os.PathLike, annotations: str = "", classes: str = ""):
         top = existing_directory(str(root))
         folder = annotation_directory(top, annotations, ("labels", "boxes_yolo", "boxes"))
-        names = read_class_names(top, classes, first=0) or dict(enumerate(COCO_CLASSES))
-        files = annotated_pictures(top, folder, ".txt")
+        names = yolo_class_names(top, classes)
+        files = annotated_pictures(top, folder, ".txt", backgrounds=_beside(top, folder))
         ordered = [class_name(names, number, str(root)) for number in sorted(names)]
         labels = {number: label for label, number in enumerate(sorted(names))}
 
@@ -38,10 +39,19 @@ class YoloObjects(ObjectFiles):
             with reading(file):
                 with decode.open_image(read_bytes(files[index], decode.MAX_BYTES)) as picture:
                     size = np.array([picture.width, picture.height], float)
-                lines = filter(str.strip, read_text(file).splitlines())
+                lines = filter(str.strip, read_text(file).splitlines() if file.is_file() else ())
                 return [_object(line, number, labels, size) for number, line in enumerate(lines)]
 
         super().__init__(str(root), ordered, files, read)
+
+
+def _beside(root: Path, folder: Path) -> Path | None:
+    """The directory of the pictures of a directory of text files, all of which count; None where that is not known."""
+    inside = folder.relative_to(root).parts[1:]
+    pictures = root / "images"
+    if not inside:
+        return pictures if pictures.is_dir() else root
+    return pictures.joinpath(*inside) if pictures.joinpath(*inside).is_dir() else None
 
 
 def _object(line: str, number: int, labels: dict[int, int], size: np.ndarray) -> Object:

@@ -64,3 +64,49 @@ def test_images_that_were_not_read_take_their_objects_with_them(tmp_path):
     assert [entry["id"] for entry in some["images"]] == [1, 3]
     assert [entry["image_id"] for entry in some["annotations"]] == [1, 3]
     assert truth.of_images([0, 1, 2]) is truth.content
+
+
+@pytest.mark.parametrize(
+    "names", ["names: [RBC, 'WBC']", "nc: 2\nnames:\n  0: RBC\n  1: WBC\n", "names:\n- RBC\n- WBC"]
+)
+def test_names_of_data_yaml(tmp_path, names):
+    root = yolo(tmp_path)
+    (root / "classes.txt").unlink()
+    (root / "data.yaml").write_text(names)
+    assert open_objects("yolo", split="train", path=str(root)).class_names == ("RBC", "WBC")
+    for wrong, message in (
+        ("nc: 2", "has no names"),
+        ("names: {a: b}", "have 'a': 'b'"),
+        ("names: [", "cannot be read"),
+    ):
+        (root / "data.yaml").write_text(wrong)
+        with pytest.raises(UserError, match=message):
+            open_objects("yolo", split="train", path=str(root))
+
+
+def test_numbers_without_names_are_said_to_be_cocos(tmp_path, caplog):
+    root = yolo(tmp_path)
+    (root / "classes.txt").unlink()
+    assert len(open_objects("yolo", split="train", path=str(root)).class_names) == 80
+    assert "class numbers are taken for COCO's" in caplog.text
+
+
+def test_a_split_that_is_no_part_is_refused(tmp_path):
+    root = str(yolo(tmp_path))
+    with pytest.raises(UserError, match="no split 'training': it is divided, and its parts are called train, test"):
+        open_objects("yolo", split="training", path=root)
+    with pytest.raises(UserError, match="held_out=5 is no share"):
+        open_objects("yolo", split="train", path=root, held_out=5)
+
+
+def test_images_without_a_text_file_show_no_objects(tmp_path):
+    root = yolo(tmp_path)
+    (root / "labels" / "1.txt").unlink()
+    train, held_out = (open_objects("yolo", split=split, path=str(root)) for split in ("train", "test"))
+    counts = {source.path(i)[-5]: len(source.objects(i)) for source in (train, held_out) for i in range(len(source))}
+    assert counts == {"0": 1, "1": 0, "2": 1, "3": 1, "4": 1}
+    for split in ("train", "val"):
+        yolo(tmp_path / "inside", 3, split)
+    (tmp_path / "inside" / "labels" / "val" / "val2.txt").unlink()
+    source = open_objects("yolo", split="val", path=str(tmp_path / "inside"))
+    assert [len(source.objects(i)) for i in range(len(source))] == [1, 1, 0]
