@@ -2,7 +2,7 @@
 
 python -m jaxprune.main --config=configs/tune.py --config.run=RUN
 python -m jaxprune.main --config=configs/tune.py --config.model.weights=FILE --config.model.name=NAME \\
-    --config.data.source=folder --config.data.path=DIR      # photographs, which need no classes
+    --config.data.source=folder --config.data.path=DIR --config.data.labels=False    # photographs without classes
 
     --config.bound=agreement --config.value=0.95     the cheapest plan that agrees with dense on 95 % of images
     --config.bound=accuracy --config.value=0.01      ... that loses at most one point of accuracy; needs classes

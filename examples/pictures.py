@@ -32,7 +32,7 @@ def resized_sides(sides: tuple[int, int], shape: tuple[int, int], crop_pct: floa
     if scaled[0] == scaled[1]:
         new = [int(scaled[0] * side / min(sides)) for side in sides]
     else:
-        ratio = min(side / wanted for side, wanted in zip(sides, scaled, strict=True))
+        ratio = min(side / target for side, target in zip(sides, scaled, strict=True))
         new = [round(side / ratio) for side in sides]
     return max(shape[0], new[0]), max(shape[1], new[1])
 

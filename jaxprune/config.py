@@ -5,7 +5,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxprune.errors import UserError, shortened, unknown
-from jaxprune.text import split_items
+from jaxprune.text import parse_value, split_items
 
 # An ml_collections.ConfigDict; type checkers do not know the types of its values.
 Config = Any
@@ -50,6 +50,9 @@ def _typed(name: str, text: str, default: Any) -> Any:
         if text.lower() in ("false", "0", "no"):
             return False
         raise UserError(f"Config argument {name}={shortened(text)} is neither true nor false.")
+    if default is None or isinstance(default, tuple):
+        value = parse_value(text)
+        return (value,) if isinstance(default, tuple) and not isinstance(value, tuple) else value
     try:
         return type(default)(text)
     except ValueError as error:

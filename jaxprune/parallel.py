@@ -139,10 +139,11 @@ def rules_from_texts(texts: Sequence[str]) -> Rules:
     for text in texts:
         pattern, _, spec = text.partition("=")
         axes = tuple(None if axis == "-" else axis for axis in spec.split(","))
-        if not pattern or any(axis not in (None, *BATCH_AXES, TENSOR) for axis in axes):
+        named = [axis for axis in axes if axis is not None]
+        if not pattern or not {*named} <= {*BATCH_AXES, TENSOR} or len({*named}) < len(named):
             raise UserError(
                 f"{quoted(text)} is not a sharding: write a pattern of parameters' names and, for each dimension, an "
-                "axis of the mesh or - for a whole one, such as '*.mlp.fc1.kernel=-,tensor'."
+                "axis of the mesh, each once, or - for a whole one, such as '*.mlp.fc1.kernel=-,tensor'."
             )
         rules.append((pattern, axes))
     return rules

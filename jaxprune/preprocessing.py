@@ -71,6 +71,9 @@ class Preprocessing:
             )
         if not isinstance(self.exif, bool):
             raise UserError(f"exif={quoted(self.exif)} is neither True nor False.")
+        # Compared and hashed: lists would be other values.
+        for name in ("img_size", "mean", "std"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
     def sides(self) -> tuple[int, ...]:

@@ -18,14 +18,18 @@ def split_items(text: str) -> Iterator[tuple[str, str | None]]:
     """Yields the (name, value) of each comma-separated item; the value is None where there is no `=`.
 
     Raises:
-      UserError: the parentheses are not balanced.
+      UserError: the parentheses are not balanced, or a name is given twice.
 
     >>> list(split_items("seed=3, sizes=(1,2), smoke"))
     [('seed', '3'), ('sizes', '(1,2)'), ('smoke', None)]
     """
+    names = set()
     for item in filter(None, (part.strip() for part in _parts(text))):
-        name, equals, value = item.partition("=")
-        yield name.strip(), value.strip() if equals else None
+        name, equals, value = (part.strip() for part in item.partition("="))
+        if name in names:
+            raise UserError(f"{quoted(name)} is given twice in {quoted(text)}: give it once.")
+        names.add(name)
+        yield name, value if equals else None
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -215,6 +215,11 @@ def test_the_workdir_is_named_after_the_config():
 def test_parse_arg_types():
     args = c.parse_arg("flag,rate=0.5,n=3", flag=False, rate=0.1, n=1, name="x")
     assert (args.flag, args.rate, args.n, args.name, args.smoke) == (True, 0.5, 3, "x", False)
+    args = c.parse_arg("sizes=(160,192),run=runs/a,seed=3", sizes=(128,), run=None, seed=None)
+    assert (args.sizes, args.run, args.seed) == ((160, 192), "runs/a", 3)
+    assert c.parse_arg("sizes=160", sizes=(128, 192)).sizes == (160,)
+    with pytest.raises(UserError, match="'n' is given twice in 'n=3,n=4': give it once"):
+        c.parse_arg("n=3,n=4", n=1)
 
 
 @pytest.mark.slow

@@ -85,6 +85,11 @@ def test_a_text_that_is_no_mesh_is_refused(text):
         parallel.mesh_from_text(text)
 
 
+def test_an_axis_has_one_size():
+    with pytest.raises(UserError, match="'data' is given twice in 'data=4,data=1'"):
+        parallel.mesh_from_text("data=4,data=1")
+
+
 @pytest.mark.eight_devices
 def test_an_fsdp_axis_splits_the_largest_divisible_dimension_of_large_parameters():
     shardings = parallel.param_shardings(parallel.make_mesh({"data": 2, "fsdp": 4}), PARAMS)
@@ -95,7 +100,7 @@ def test_an_fsdp_axis_splits_the_largest_divisible_dimension_of_large_parameters
 
 def test_rules_are_read_from_texts_or_refused():
     assert parallel.rules_from_texts(["*.kernel=-,fsdp"]) == [("*.kernel", (None, "fsdp"))]
-    for text in ("*.kernel", "=fsdp", "*.kernel=fsdp,model", "*.kernel="):
+    for text in ("*.kernel", "=fsdp", "*.kernel=fsdp,model", "*.kernel=", "*.kernel=fsdp,fsdp"):
         with pytest.raises(UserError, match=r"is not a sharding: write a pattern.*\*\.mlp\.fc1\.kernel=-,tensor"):
             parallel.rules_from_texts([text])
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from jaxprune.data import crop_resize, video
 from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.clip_frames import sampled
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, quoted
 from jaxprune.preprocessing import Preprocessing
 
 
@@ -144,6 +144,8 @@ def load_clips(
     Raises:
       UserError: there are no videos, or one cannot be read, or the network reads images.
     """
+    if not isinstance(videos, Iterable) or isinstance(videos, str | bytes | os.PathLike):
+        raise UserError(f"videos={quoted(videos)} is no list of files: give several, or one as [file].")
     views = Views(preprocessing, num_clips, num_crops)
     rows = [read_views(path, views) for path in videos]
     if not rows:

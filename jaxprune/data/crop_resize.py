@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import jax
 import numpy as np
 from jaxtyping import Float
-from PIL import Image
+from PIL import Image, ImageOps
 
 from jaxprune.data.decode import Broken, Decoded, plain, read, to_rgb
 from jaxprune.errors import UserError, quoted, shortened
@@ -156,7 +156,7 @@ def resized_sides(sides: tuple[int, int], shape: tuple[int, int], crop_pct: floa
     if scaled[0] == scaled[1]:
         new = [int(scaled[0] * side / min(sides)) for side in sides]
     else:
-        ratio = min(side / wanted for side, wanted in zip(sides, scaled, strict=True))
+        ratio = min(side / target for side, target in zip(sides, scaled, strict=True))
         new = [round(side / ratio) for side in sides]
     return max(shape[0], new[0]), max(shape[1], new[1])
 
@@ -215,7 +215,7 @@ def load_images(
     (1, 16, 16, 3)
 
     Args:
-      images: files, or decoded pictures, uint8 (h, w, 3).
+      images: files, Pillow's images, or decoded pictures, uint8 (h, w, 3).
       preprocessing: the network's `model.preprocessing`.
 
     Raises:
@@ -225,17 +225,31 @@ def load_images(
         raise UserError(
             f"The network reads clips of {preprocessing.num_frames} frames: read videos with jaxprune.data.load_clips."
         )
-    if not isinstance(images, Iterable):
-        raise UserError(f"images={quoted(images)} are no images: give several files, or uint8 arrays.")
+    several = isinstance(images, Iterable) and not isinstance(images, str | bytes | os.PathLike | Image.Image)
+    if not several or (isinstance(images, np.ndarray) and images.ndim != 4):
+        value = f"an array of shape {images.shape}" if isinstance(images, np.ndarray) else f"images={quoted(images)}"
+        raise UserError(f"{value} is no list of images: give several files, or uint8 arrays, such as [image].")
     rows = []
     for image in images:
+        if isinstance(image, Image.Image):
+            upright = ImageOps.exif_transpose(image) if preprocessing.exif else image
+            image = np.asarray(upright.convert("RGB"))
         if isinstance(image, np.ndarray):
-            rows.append(prepare(to_rgb(image), preprocessing))
+            rows.append(prepare(_as_rgb(image), preprocessing))
         else:
             rows.append(read_image(image, preprocessing))
     if not rows:
         raise UserError("There are no images to load: give files or uint8 arrays of (height, width, 3).")
     return normalized(np.stack(rows), preprocessing.mean, preprocessing.std)
+
+
+def _as_rgb(image: np.ndarray) -> np.ndarray:
+    if image.dtype != np.uint8 or image.ndim not in (2, 3):
+        raise UserError(
+            f"An image of shape {image.shape} and dtype {image.dtype} is no decoded picture: give uint8 arrays of "
+            "(height, width, 3), with pixels from 0 to 255."
+        )
+    return to_rgb(image)
 
 
 # Compiled, as in every program that reads pixels: NumPy and XLA differ in the last bit.

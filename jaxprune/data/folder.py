@@ -11,7 +11,7 @@ from absl import logging
 from jaxprune.data import decode, video
 from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.source import Example
-from jaxprune.errors import UserError, nearest
+from jaxprune.errors import PLACE, UserError, nearest, shortened
 
 SPLITS = ("train", "test", "val", "valid", "validation")
 _NAMES_SHOWN = 8
@@ -114,7 +114,7 @@ class ImageFolder:
         if labels and any(_is_one(entry.name, extensions) for entry in self.root.iterdir()):
             return (
                 f"{folder} holds {files} but no class directories with {files}. Put every class into its own "
-                "directory, or pass labels=False to pre-train without labels."
+                "directory, or set labels=False to read them without classes."
             )
         extensions = decode.EXTENSIONS if self.num_frames else video.EXTENSIONS
         if next(image_files(self.root, (), extensions), None) is not None:
@@ -210,7 +210,7 @@ def image_files(
     """
     above = (path for place in (directory.absolute(), directory.resolve()) for path in (place, *place.parents))
     entered = {_identity(path) for path in (*above, *closed)}
-    for parent, directories, files in os.walk(directory, followlinks=True):
+    for parent, directories, files in os.walk(directory, onerror=_refuse, followlinks=True):
         inside = [(name, _identity(os.path.join(parent, name))) for name in sorted(directories) if _visible(name)]
         directories[:] = []
         for name, identity in inside:
@@ -218,6 +218,15 @@ def image_files(
                 entered.add(identity)
                 directories.append(name)
         yield from (os.path.join(parent, f) for f in sorted(files) if _visible(f) and _is_one(f, extensions))
+
+
+def _refuse(error: OSError) -> None:
+    if isinstance(error, FileNotFoundError):
+        return  # a class that a split does not have
+    raise UserError(
+        f"The directory {shortened(error.filename, PLACE)} cannot be read: {error.strerror}. Allow reading it, or move "
+        "it away."
+    ) from error
 
 
 def _identity(path: str | os.PathLike) -> tuple[int, int] | str:
@@ -244,9 +253,12 @@ def _classes(roots: list[Path], name: str, reader: Reader) -> tuple[str, ...]:
 def _has_files(directory: Path, extensions: tuple[str, ...]) -> bool:
     if not directory.is_dir():
         return False
-    with os.scandir(directory) as entries:  # stops at the first entry, while a walk would list all
-        if any(_visible(entry.name) and _is_one(entry.name, extensions) and entry.is_file() for entry in entries):
-            return True
+    try:
+        with os.scandir(directory) as entries:  # stops at the first entry, while a walk would list all
+            if any(_visible(entry.name) and _is_one(entry.name, extensions) and entry.is_file() for entry in entries):
+                return True
+    except OSError as error:
+        _refuse(error)
     return next(image_files(directory, (), extensions), None) is not None
 
 

@@ -5,7 +5,6 @@ import io
 import lzma
 import os
 import re
-import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -75,9 +74,9 @@ def prepare(
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=output) as work:
         root = source if source.is_dir() else extract(source, Path(work) / "input")
         prepared = _write(_data_root(root), name, Path(work), source)
-        if target.exists():
-            shutil.rmtree(target)
         target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            os.replace(target, Path(work) / "replaced")  # deleted with the rest, when the new one is in place
         os.replace(prepared.path, target)
     return prepared._replace(path=target)
 
@@ -93,20 +92,44 @@ def extract(archive: Path, directory: Path) -> Path:
                 for entry in _bar(file.infolist(), f"unpacking {archive.name}"):
                     file.extract(entry, directory)
             return directory
-        with tarfile.open(archive) as file:
+        with tarfile.open(archive, tarinfo=_Entry) as file:
             unpacked = 0
             for entry in _bar(file, f"unpacking {archive.name}"):
                 unpacked += entry.size
                 _require_size(archive, unpacked)
                 _extract_entry(file, entry, directory)
+            while rest := file.fileobj.read(2**20):  # a compressed archive is checked at its end
+                unpacked += len(rest)
+                _require_size(archive, unpacked)
             return directory
     except _REFUSED as error:
         raise UserError(f"Archive {str(archive)!r} is not safe to unpack: {shortened(error)}.") from error
-    except (tarfile.ReadError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+    except (*_DAMAGED, RuntimeError) as error:  # RuntimeError: encrypted, or compressed in a way that Python lacks
         raise UserError(
             f"{str(archive)!r} is not an archive that can be read ({shortened(error)}). Give a directory or one of: "
             f"{', '.join(ARCHIVES)}."
         ) from error
+
+
+_DAMAGED = (tarfile.ReadError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, OSError)
+
+
+class _Entry(tarfile.TarInfo):
+    """An entry of a tar file; a damaged header is an error, where `tarfile` takes it for the end."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        """Reads the next header.
+
+        Raises:
+          ReadError: it is damaged or missing.
+        """
+        try:
+            return super().fromtarfile(tar)
+        except tarfile.EOFHeaderError:  # the end mark
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"it is cut or damaged: {error}") from error
 
 
 # Limit on unpacked bytes: pictures hardly compress.

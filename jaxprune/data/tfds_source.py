@@ -254,6 +254,6 @@ def _class_names(builder: Any, image_key: str, label_key: str | None) -> tuple[s
     if not names:
         raise UserError(
             f"Feature {label_key!r} of TFDS data set {quoted(builder.name)} is a {type(feature).__name__}, not "
-            "class labels. Name another with label_key=, or pass labels=False to pre-train without labels."
+            "class labels. Name another with label_key=, or set labels=False to read them without classes."
         )
     return tuple(names)

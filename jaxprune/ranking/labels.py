@@ -96,8 +96,8 @@ def pseudo_labels(
       shards: devices that share the batch.
 
     Raises:
-      UserError: `memory` is too small for one removal from one image; a name or ratio is invalid, also one that
-        leaves a single patch visible; or the framework's decoder cannot leave out tokens.
+      UserError: `memory` is too small for one removal from one image; a name or ratio is invalid; or the framework's
+        decoder cannot leave out tokens.
     """
     if removal not in REMOVALS:
         raise unknown("way to remove a patch", removal, REMOVALS)
@@ -110,7 +110,6 @@ def pseudo_labels(
             f"metric={metric!r} compares whole images, but removal={removal!r} and throw_ratio={throw_ratio} leave out "
             "patches: use removal='attention' and throw_ratio=0."
         )
-    require_order(framework.num_patches, mask_ratio)
     masker = RandomMasker(framework.grid, mask_ratio, throw_ratio)
     masks = label_masks(masker.draw(images.shape[0], key=key, noise=noise, first=first), framework.grid)
     visible, decoded = masks.ids_keep.shape[1], masks.ids_decode.shape[1]

@@ -41,6 +41,11 @@ def test_a_folder_of_videos_is_read_as_clips(folder):
     assert data.describe(source) == f"{folder}: 10 videos, 2 classes"
 
 
+def test_one_name_is_no_list_of_videos():
+    with pytest.raises(UserError, match=r"videos='a.mp4' is no list of files: give several, or one as \[file\]"):
+        data.load_clips("a.mp4", CLIP)
+
+
 @pytest.mark.parametrize("stride", [0, 2])
 def test_views_are_clips_and_their_crops(stride, tmp_path):
     """Frames that are brighter to the right: a crop shows where it lies."""

@@ -8,7 +8,7 @@ from pictures import picture
 from PIL import Image
 
 from jaxprune.data import crop_resize, decode
-from jaxprune.data.crop_resize import read_image
+from jaxprune.data.crop_resize import load_images, read_image
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 
@@ -131,6 +131,22 @@ RESIZED = [
 @pytest.mark.parametrize(("sides", "shape", "crop_pct", "expected"), RESIZED)
 def test_images_are_resized_as_in_timm(sides, shape, crop_pct, expected):
     assert crop_resize.resized_sides(sides, shape, crop_pct) == expected
+
+
+def test_what_is_no_list_of_images_is_refused(tmp_path):
+    record, picture = Preprocessing((16, 16)), np.full((20, 24, 3), 99, np.uint8)
+    for wrong in ("photo.jpg", picture, None):
+        with pytest.raises(UserError, match="is no list of images: give several files, or uint8 arrays, such as"):
+            load_images(wrong, record)
+    with pytest.raises(UserError, match=r"shape \(20, 24, 3\) and dtype float64 is no decoded picture"):
+        load_images([picture / 255], record)
+    expected = load_images([picture], record)
+    np.testing.assert_array_equal(load_images([Image.fromarray(picture)], record), expected)
+    np.testing.assert_array_equal(load_images(picture[None], record), expected)
+    # Lists are the same record as tuples.
+    same = Preprocessing([16, 16], mean=list(record.mean), std=list(record.std))
+    assert same == record and hash(same) == hash(record)
+    np.testing.assert_array_equal(load_images([picture], same), expected)
 
 
 def test_center_crop_resizes_and_crops():

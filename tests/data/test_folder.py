@@ -1,5 +1,6 @@
 """Image folders: classes, splits, and errors that name what was expected."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,19 @@ def turned_jpeg(path, orientation=6):
     path.parent.mkdir(parents=True)
     stored.save(path, exif=tags, quality=95)
     return np.asarray(Image.open(path))
+
+
+def test_a_directory_that_cannot_be_read_is_named(folder, monkeypatch):
+    scandir = os.scandir
+
+    def refusing(path="."):
+        if Path(path).name == "cow":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(UserError, match=r"The directory .*cow cannot be read: Permission denied"):
+        ImageFolder(folder)
 
 
 def test_photographs_are_turned_as_their_tags_say_or_left(tmp_path):

@@ -126,6 +126,34 @@ def test_what_is_no_archive_is_refused(tmp_path, name, content, message):
         prepare(tmp_path / name, tmp_path / "out")
 
 
+@pytest.mark.parametrize("kind", ["tar", "gztar", "xztar"])
+def test_a_cut_or_damaged_archive_is_refused(folder, tmp_path, kind):
+    archive = Path(shutil.make_archive(str(tmp_path / "in"), kind, root_dir=folder))
+    assert prepare(archive, tmp_path / "whole").num_examples
+    data = archive.read_bytes()
+    with tarfile.open(archive) as file:
+        middle = file.getmembers()[len(file.getnames()) // 2].offset
+    cut = data[:middle] if kind == "tar" else data[: len(data) // 2]
+    place = middle if kind == "tar" else len(data) - 20
+    for wrong in (cut, data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]):
+        archive.write_bytes(wrong)
+        with pytest.raises(UserError, match="is not an archive that can be read"):
+            prepare(archive, tmp_path / "out")
+
+
+def test_an_encrypted_archive_is_refused(folder, tmp_path):
+    archive = Path(shutil.make_archive(str(tmp_path / "in"), "zip", root_dir=folder))
+    data = bytearray(archive.read_bytes())
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        start = data.index(mark)
+        while start >= 0:
+            data[start + place] |= 1  # the flag of an encrypted entry
+            start = data.find(mark, start + 4)
+    archive.write_bytes(data)
+    with pytest.raises(UserError, match=r"is not an archive that can be read .*encrypted"):
+        prepare(archive, tmp_path / "out")
+
+
 def test_bad_arguments_are_refused(folder, tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         prepare(tmp_path / "nowhere", tmp_path / "out")

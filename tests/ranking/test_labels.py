@@ -20,7 +20,7 @@ from jaxprune.nn.params import merge, split
 from jaxprune.nn.tokens import all_present
 from jaxprune.ops.patches import gather_tokens
 from jaxprune.ranking.budget import estimated_bytes, fit_memory
-from jaxprune.ranking.labels import pseudo_labels, reconstructions
+from jaxprune.ranking.labels import pseudo_labels, reconstructions, require_order
 from jaxprune.ranking.masks import label_masks, stand_for
 from jaxprune.ranking.removals import REMOVALS
 
@@ -293,13 +293,18 @@ def test_half_precision_gives_nearly_the_same_labels():
         ({"throw_ratio": 0.75}, "would throw 27 of the 27 patches"),
         ({"throw_ratio": 0.5}, "first="),
         ({"mask_ratio": 0.99}, "patches visible"),
-        ({"mask_ratio": 0.97}, r"leaves 1 of 36 patches visible, and one patch has no order: use 0\.944 or less"),
     ],
 )
 def test_bad_settings_are_refused(options, message):
     model = small_mae()
     with pytest.raises(UserError, match=message):
         jax.eval_shape(lambda: pseudo_labels(model, SMALL_IMAGES, noise=SMALL_NOISE, **{"mask_ratio": 0.75, **options}))
+
+
+def test_one_visible_patch_has_no_order():
+    require_order(36, 0.944)
+    with pytest.raises(UserError, match=r"leaves 1 of 36 patches visible.*: use 0\.944 or less"):
+        require_order(36, 0.97)
 
 
 @pytest.mark.eight_devices

@@ -48,7 +48,8 @@ class MapFolder:
         if not self._files:
             raise UserError(f"{pictures} holds no pictures.")
         owned = _by_stem(labelled)
-        self._maps = [_map_of(Path(file), pictures, owned) for file in self._files]
+        stems = {str(Path(file).relative_to(pictures).with_suffix("")) for file in self._files}
+        self._maps = [_map_of(Path(file), pictures, owned, stems) for file in self._files]
         if lacking := [file for file, place in zip(self._files, self._maps, strict=True) if place is None]:
             examples = ", ".join(Path(file).name for file in lacking[:_SHOWN])
             raise UserError(
@@ -98,8 +99,8 @@ def decode_map(data: bytes, rules: LabelMaps) -> np.ndarray:
     """Returns an encoded label map as uint8 (h, w); raises whatever the decoder or the rules raise."""
     with decode.open_image(data) as picture:
         if picture.mode == "1":
-            picture = picture.convert("L")
-        elif picture.mode not in ("L", "P", "I;16", "I", "RGB"):
+            return rules(np.asarray(picture).astype(np.uint8))  # as "L" its ones would be 255, pixels without a class
+        if picture.mode not in ("L", "P", "I;16", "I", "RGB"):
             picture = picture.convert("RGB")
         return rules(np.asarray(picture))
 
@@ -129,10 +130,16 @@ def _by_stem(directory: Path) -> dict[str, list[Path]]:
     return owned
 
 
-def _map_of(image: Path, pictures: Path, owned: dict[str, list[Path]]) -> Path | None:
-    stem = str(image.relative_to(pictures).with_suffix(""))
-    places = owned.get(stem, [])
+def _map_of(image: Path, pictures: Path, owned: dict[str, list[Path]], stems: set[str]) -> Path | None:
+    """The map of an image: that of its name, or one with a word after it that is no other image's.
+
+    Args:
+      stems: names of all images, relative to `pictures`.
+    """
+    inside = image.relative_to(pictures).with_suffix("")
+    places = owned.get(str(inside), [])
     exact = [place for place in places if place.stem == image.stem]
+    places = [place for place in places if str(inside.with_name(place.stem)) not in stems]
     if len(exact or places) > 1:
         raise UserError(
             f"{image} has several label maps: {shortened(', '.join(map(str, places)))}. Keep one of each image."

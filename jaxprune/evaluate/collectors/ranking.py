@@ -86,12 +86,13 @@ def recall_over_centre(results: Mapping[str, Any]) -> dict[str, float]:
     if "recall" not in results:
         return {}
     (hits, patches), (centre, _) = results["recall"], results["recall_centre"]
-    more, total = (hits - centre).sum(dtype=np.float64), patches.sum(dtype=np.float64)
-    left = total - patches
-    without = np.divide(more - (hits - centre), left, out=np.full(len(patches), np.nan), where=left > 0)
-    low, high = jackknife_interval(more / total, without)
+    leads = (hits - centre).astype(np.float64)
+    lead, total = leads.sum(), patches.sum(dtype=np.float64)
+    remainder = total - patches
+    without = np.divide(lead - leads, remainder, out=np.full(len(patches), np.nan), where=remainder > 0)
+    low, high = jackknife_interval(lead / total, without)
     names = ("recall_over_centre", "recall_over_centre_low", "recall_over_centre_high")
-    return dict(zip(names, (float(more / total), low, high), strict=True))
+    return dict(zip(names, (float(lead / total), low, high), strict=True))
 
 
 def object_recall(scores: jax.Array, mask: jax.Array, patch_size: tuple[int, int]) -> tuple[jax.Array, jax.Array]:

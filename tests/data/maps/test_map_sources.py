@@ -1,5 +1,7 @@
 """Sources of label maps: how values become classes, and what is said of files that cannot be used."""
 
+import io
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -48,6 +50,25 @@ def test_a_folder_pairs_images_with_maps(tmp_path, order, suffix):
 
 def test_sizes_come_from_headers(tmp_path):
     assert MapFolder(street(tmp_path), "train", RULES).size(1) == (6, 8)
+
+
+def test_bits_are_classes():
+    encoded = io.BytesIO()
+    Image.fromarray(np.array([[False, True], [True, False]])).save(encoded, "png")
+    rules = LabelMaps(("background", "cell"))
+    np.testing.assert_array_equal(decode_map(encoded.getvalue(), rules), [[0, 1], [1, 0]])
+
+
+def test_the_map_of_an_image_is_no_other_images(tmp_path):
+    street(tmp_path, 1)
+    image = np.zeros((6, 8, 3), np.uint8)
+    write(tmp_path / "train/images/0_2.png", image)
+    (tmp_path / "train/masks/0.png").rename(tmp_path / "train/masks/0_2.png")
+    with pytest.raises(UserError, match=r"1 of the 2 images .* have no label map .*0\.png"):
+        MapFolder(tmp_path, "train", RULES)
+    write(tmp_path / "train/masks/0_ids.png", np.ones((6, 8), np.uint8))
+    source = MapFolder(tmp_path, "train", RULES)
+    assert [int(source[i]["label_map"][1, 0]) for i in range(2)] == [1, 0]
 
 
 def test_an_image_without_a_map_is_refused(tmp_path):
