@@ -78,9 +78,7 @@ def average_precision(
         results = [{key: value for key, value in result.items() if key != "bbox"} for result in results]
     class_ids = np.asarray(sorted(entry["id"] for entry in content.get("categories", ())), np.int64)
     if not results:
-        count = len(class_ids)
-        nothing = np.zeros((len(_OVERLAPS), 101, count)), np.zeros((len(_OVERLAPS), count, 4, 3))
-        return _of_nothing(content, class_ids, *nothing)
+        return _of_nothing(content, class_ids, classes)
     try:
         # The library prints a table.
         with contextlib.redirect_stdout(io.StringIO()):
@@ -103,6 +101,8 @@ def average_precision(
 
 
 _OVERLAPS = tuple(np.linspace(0.5, 0.95, 10))
+_LARGEST = 1e10
+_AREAS = {"all": (0, _LARGEST), "small": (0, 32**2), "medium": (32**2, 96**2), "large": (96**2, _LARGEST)}
 
 
 def _by_class(precision: Float[np.ndarray, "t r k"]) -> Float[np.ndarray, "k"]:
@@ -113,13 +113,22 @@ def _by_class(precision: Float[np.ndarray, "t r k"]) -> Float[np.ndarray, "k"]:
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-def _of_nothing(content: Mapping[str, Any], class_ids: Any, precision: Any, recall: Any) -> AveragePrecision:
-    """The numbers without any detection: 0 where there are objects."""
-    there = {entry["category_id"] for entry in content.get("annotations", ()) if not entry.get("iscrowd")}
-    missing = np.asarray([number not in there for number in class_ids.tolist()], bool)
-    precision[:, :, missing], recall[:, missing] = UNDEFINED, UNDEFINED
-    number = 0.0 if there else UNDEFINED
-    return AveragePrecision(dict.fromkeys(NAMES, number), class_ids, _by_class(precision), precision, recall)
+def _of_nothing(content: Mapping[str, Any], class_ids: Any, classes: bool) -> AveragePrecision:
+    """The numbers without any detection: 0 where there are objects of the class and the area."""
+    objects = [entry for entry in content.get("annotations", ()) if not entry.get("iscrowd")]
+    kinds = class_ids.tolist() if classes else [None]  # None: objects of all classes
+    there = np.zeros((len(kinds), len(_AREAS)), bool)
+    for row, kind in enumerate(kinds):
+        for column, (least, most) in enumerate(_AREAS.values()):
+            there[row, column] = any(
+                least <= entry["area"] <= most for entry in objects if kind in (None, entry["category_id"])
+            )
+    values = np.where(there, 0.0, UNDEFINED)
+    precision = np.broadcast_to(values[:, 0], (len(_OVERLAPS), 101, len(kinds))).copy()
+    recall = np.broadcast_to(values[None, :, :, None], (len(_OVERLAPS), *values.shape, 3)).copy()
+    of_area = dict(zip(_AREAS, values.max(0, initial=UNDEFINED).tolist(), strict=True))
+    summary = {name: of_area.get(name.partition("_")[2], of_area["all"]) for name in NAMES}
+    return AveragePrecision(summary, class_ids, _by_class(precision), precision, recall)
 
 
 def encode(mask: Any) -> dict[str, Any]:

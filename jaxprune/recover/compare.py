@@ -22,7 +22,7 @@ from jaxprune.report.table import column
 
 
 class Replies(NamedTuple):
-    """What a network says of images: pooled features, or logits if it has a head, and their labels."""
+    """What a network says of images: pooled features, or logits if it has a head, and their labels; -1 without one."""
 
     values: Float[np.ndarray, "n d"]
     labels: Int[np.ndarray, "n"]
@@ -36,7 +36,10 @@ class _Replies:
 
     def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
         """See `Collector`."""
-        self._parts.append(Replies(outputs["network"], batch["label"]))
+        labels = batch["label"]
+        if labels.ndim > 1:
+            labels = np.full(len(labels), -1, np.int32)  # images of several classes have no right one
+        self._parts.append(Replies(outputs["network"], labels))
 
     def result(self) -> Replies:
         """Returns the replies of all images."""

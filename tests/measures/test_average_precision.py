@@ -37,6 +37,19 @@ def test_numbers_match(case):
     np.testing.assert_array_equal(found.class_ids, FILE[f"out/{case}/class_ids"])
 
 
+@pytest.mark.parametrize("classes", [True, False])
+def test_without_detections_it_is_zero_where_a_wrong_detection_has_zero(classes):
+    """Of a class and of sizes that have no object, it is -1."""
+    box = {"id": 1, "image_id": 1, "category_id": 2, "bbox": [10, 10, 120, 120], "area": 14400, "iscrowd": 0}
+    content = {"images": [{"id": 1, "height": 200, "width": 200}], "annotations": [box]}
+    content["categories"] = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+    wrong = {"image_id": 1, "category_id": 2, "score": 0.5, "bbox": [150, 150, 5, 5]}
+    nothing, expected = (average_precision(content, found, classes=classes) for found in ([], [wrong]))
+    assert nothing.summary == expected.summary and nothing.summary["AP_small"] == -1
+    for ours, theirs in zip(nothing[1:], expected[1:], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def made_up(seed):
     """Annotations and detections of three images, with a crowd, equal scores, and masks as run lengths."""
     random = np.random.default_rng(seed)
@@ -83,7 +96,11 @@ def test_equals_pycocotools(kind, seed):
 def test_no_detections():
     annotations, _ = made_up(0)
     found = average_precision(annotations, [])
-    assert set(found.summary.values()) == {0.0} and np.isnan(found.per_class[-1]) and found.per_class[0] == 0
+    assert (
+        found.summary["AP"] == found.summary["AR_100"] == 0
+        and np.isnan(found.per_class[-1])
+        and found.per_class[0] == 0
+    )
 
 
 def test_what_does_not_fit():

@@ -48,6 +48,14 @@ def compared():
     return plans.Comparison(agreement.result(), kept, [disagreement] * 2, counts, 5, {})
 
 
+def test_classes_that_are_not_predicted_are_left_out(part_of):
+    names = ("ape", *CLASSES, "dog")
+    moved = PREDICTED._replace(labels=PREDICTED.labels + 1, predicted=PREDICTED.predicted + 1)
+    (part,) = part_of(lambda section: page.describe(section, moved, names, allowed=(1, 2, 3)))
+    (same,) = part_of(lambda section: page.describe(section, PREDICTED, CLASSES))
+    assert part.tiles == same.tiles and part.tables == same.tables
+
+
 def test_accuracy_has_its_interval_number_and_chance(part_of):
     (part,) = part_of(lambda section: page.describe(section, PREDICTED, CLASSES))
     # 7 of 10; Wilson's interval is .397 to .892.

@@ -6,6 +6,7 @@ from typing import Any
 from jaxprune.bench.spending import ROUNDS
 from jaxprune.commands.shared import inputs, networks, reporting, spending_page
 from jaxprune.config import Config
+from jaxprune.errors import UserError
 from jaxprune.evaluate.spending import measure_exits
 
 
@@ -13,8 +14,12 @@ def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
     """Evaluates the network of `config.run`, and adds a section to the report in `workdir`.
 
     Raises:
-      UserError: plans are set, which such a network does not take.
+      UserError: plans or `only_present` are set, which such a network does not take.
     """
+    if config.only_present:
+        raise UserError(
+            f"{config.run} spends by image, and chooses among all its classes: leave --config.only_present out."
+        )
     classifier = networks.by_image(config, config.plans)
     model = classifier.model
     config = inputs.with_data_of(config.run, model.preprocessing, config)

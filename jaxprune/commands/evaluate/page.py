@@ -14,14 +14,22 @@ from jaxprune.report.pictures.film_strip import still
 from jaxprune.report.pictures.prediction_card import prediction_card
 
 
-def describe(section: Section, predictions: Predictions, class_names: Sequence[str]) -> None:
-    """Adds accuracy, confusions and pictures to a section of a report."""
+def describe(
+    section: Section, predictions: Predictions, class_names: Sequence[str], *, allowed: Sequence[int] | None = None
+) -> None:
+    """Adds accuracy, confusions and pictures to a section of a report.
+
+    Args:
+      allowed: the classes that predictions are restricted to; None for all.
+    """
     accuracy, matrix = predictions.accuracy(), confusions(predictions, len(class_names))
+    numbers = list(range(len(class_names))) if allowed is None else list(allowed)
+    matrix, names = matrix[np.ix_(numbers, numbers)], [class_names[number] for number in numbers]
     note = spread.with_meaning(accuracy.half, spread.WILSON, len(predictions.labels))
-    section.metric_tiles({"accuracy": (f"{accuracy.value:.1%}", note), "chance": f"{1 / len(class_names):.1%}"})
+    section.metric_tiles({"accuracy": (f"{accuracy.value:.1%}", note), "chance": f"{1 / len(names):.1%}"})
     caption = f"By class: accuracy, {spread.BRACKETS} over the class's images."
-    section.table(by_class(matrix, class_names), caption=caption)
-    section.figure(plots.confusion_matrix(matrix, class_names), confusion_text(matrix, class_names))
+    section.table(by_class(matrix, names), caption=caption)
+    section.figure(plots.confusion_matrix(matrix, names), confusion_text(matrix, names))
     section.text("Predictions for some of the images, wrong ones first:")
     section.gallery([_card(example, class_names) for example in predictions.examples], columns=2)
 

@@ -51,7 +51,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         rows = tested.comparison.table(candidates)
         title, slug = "Under token-reduction plans", f"plans-{Path(origin).name}"
         with reporting.report_section(workdir, origin, title, slug) as section:
-            plans_page.describe(section, rows, tested.comparison, class_names=names, model=model)
+            plans_page.describe(
+                section, rows, tested.comparison, class_names=names, model=model, allowed=tested.allowed
+            )
         print(rows.without("rescued", "hard").brief())
         scores = tested.comparison.scores
         summary |= {f"accuracy, {name}": scores[name].accuracy.value for name in candidates if name != DENSE}
@@ -110,7 +112,7 @@ def _describe(tested: _Tested, classifier: Classifier, workdir: Path, command: s
             section.text(
                 f"Predictions are restricted to the {len(tested.allowed)} of {len(names)} classes of the images."
             )
-        page.describe(section, tested.predictions, names)
+        page.describe(section, tested.predictions, names, allowed=tested.allowed)
         if tested.tokens:
             section.table([{"plan": model.plan.text, **tested.tokens}], caption=plans_page.TOKEN_COUNTS)
         reporting.broken_files(section, tested.source)

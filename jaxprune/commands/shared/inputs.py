@@ -14,6 +14,7 @@ from jaxprune import data as loader
 from jaxprune import parallel
 from jaxprune.commands.shared import groups
 from jaxprune.config import Config
+from jaxprune.data.broken_examples import read_or_next
 from jaxprune.data.held_out import is_split_here
 from jaxprune.data.sample import Sample
 from jaxprune.data.transform import Transform, WithSmallerImages
@@ -212,9 +213,10 @@ def held_out(config: Config, classifier: Classifier) -> Any:
     """Opens the held-out examples of `config.data` for a classifier.
 
     Raises:
-      UserError: their number of classes differs from the classifier's.
+      UserError: their number of classes differs from the classifier's, or an image has several classes.
     """
     examples = source(config, "eval")
+    require_one_class(examples)
     require_classes(examples, len(classifier.class_names), classifier.origin, classifier.class_names)
     return examples
 
@@ -222,6 +224,19 @@ def held_out(config: Config, classifier: Classifier) -> Any:
 def sample(config: Config, examples: Any) -> Sample:
     """An evenly spread sample of `config.num_images` of the examples; 0: all of them."""
     return Sample(examples, config.num_images or len(examples))
+
+
+def require_one_class(examples: Any) -> None:
+    """Refuses images of several classes each, which have no accuracy.
+
+    Raises:
+      UserError: see above.
+    """
+    if np.ndim(read_or_next(examples, 0)["label"]):
+        raise UserError(
+            f"The images of {examples.name} have several classes each, and this command compares single predictions: "
+            "configs/analyse.py reports the average precision of such classifiers."
+        )
 
 
 def require_classes(examples: Any, num_classes: int, origin: str | Path, class_names: Sequence[str] = ()) -> None:

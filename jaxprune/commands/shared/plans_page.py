@@ -61,12 +61,19 @@ def rivals(model: Any) -> str:
 
 
 def describe(
-    section: Section, rows: Table[PlanRow], comparison: Comparison, *, class_names: Sequence[str], model: Any = None
+    section: Section,
+    rows: Table[PlanRow],
+    comparison: Comparison,
+    *,
+    class_names: Sequence[str],
+    model: Any = None,
+    allowed: Sequence[int] | None = None,
 ) -> None:
     """Adds the table, accuracy against cost and the pictures to a section of a report.
 
     Args:
       model: the network that is called dense.
+      allowed: the classes that predictions are restricted to; None for all.
     """
     counts = f" {TOKEN_COUNTS}" if comparison.token_counts else ""
     beside = f" {rivals(model)}" if comparison.on_hard else ""
@@ -75,7 +82,13 @@ def describe(
     )
     section.table(rows, caption=f"{caption}{counts}{beside}")
     points = [accuracy_point(row.plan, row.gflops, row.result.scores) for row in rows]
-    against_cost(section, points, "accuracy", reference={"chance": 1 / len(class_names)}, shares=True)
+    against_cost(
+        section,
+        points,
+        "accuracy",
+        reference={"chance": 1 / len(class_names if allowed is None else allowed)},
+        shares=True,
+    )
     pictures(section, comparison, class_names)
 
 
