@@ -79,8 +79,9 @@ def significance(
 
 
 def cumulative(scores: Float[Array, "b n"], policy: Float[Array, "b n"]) -> Float[Array, "b n"]:
-    """Cumulative sums in token order; that of an absent token is 2, which is nearest to no step, wherever it stands."""
-    return jnp.where(policy > 0, jnp.cumsum(scores, axis=1), 2.0)
+    """Cumulative sums in token order; an absent token has .1 more than the last, which is nearest to no step."""
+    sums = jnp.cumsum(scores, axis=1)
+    return jnp.where(policy > 0, sums, sums[:, -1:] + 0.1)
 
 
 def published_sample(

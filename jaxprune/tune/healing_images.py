@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxprune.measures.image_cells import digest
-from jaxprune.tune.image_copies import in_order
+from jaxprune.tune.image_copies import UNREADABLE, in_order
 from jaxprune.tune.shown_images import Show
 from jaxprune.tune.store import Store
 
@@ -30,12 +30,13 @@ class Lessons(NamedTuple):
         records = {name: network.training_images for name, network in healed.items()}
         unrecorded = tuple(name for name, record in records.items() if record is None)
         records[""] = model.training_images
-        images = np.zeros(count, bool)
+        images, (readable,) = np.zeros(count, bool), np.nonzero(firsts != UNREADABLE)
+        pixels = lambda: (image for image in in_order(show, count) if image is not None)
         for record in filter(None, records.values()):
-            make = lambda record=record: {"images": record.include(in_order(show, count))}
+            make = lambda record=record: {"images": record.include(pixels())}
             key = digest(np.frombuffer(record.digests, np.uint8)).hex()
             taught = store.arrays(f"training images {key}", make, images=count)["images"]
-            images |= np.isin(firsts, firsts[taught])
+            images |= np.isin(firsts, firsts[readable[taught]])
         return cls(images, unrecorded)
 
     @property

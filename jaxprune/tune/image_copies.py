@@ -12,9 +12,12 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
+from jaxprune.errors import UserError
 from jaxprune.evaluate import Batch
 from jaxprune.measures.image_cells import cell_means, digest, near_pairs
 from jaxprune.train import interrupt
+
+UNREADABLE = -1
 
 _ROWS = 1024  # of a matrix of similarities, at a time
 # The least cosine of near copies: of their features about the mean of all, and of the patterns of their cells.
@@ -26,31 +29,51 @@ def first_of_copies(
 ) -> Int[np.ndarray, "n"]:
     """Returns the index of the first image among the copies and near copies of each image, its own without any.
 
+    Images that cannot be read have `UNREADABLE`.
+
+    Raises:
+      UserError: no image can be read.
+
     Args:
-      show: indices of images -> batches with `image`, (b, …, h, w, c) with pixels from 0 to 255.
+      show: indices of images -> batches with `image`, (b, …, h, w, c) with pixels from 0 to 255, and `valid`, which is
+        False where an image cannot be read; without it all can.
       count: the number of images.
-      features: of the images, by the network; without them near copies are found by pixels alone.
+      features: of the images that can be read, by the network; without them near copies are found by pixels alone.
     """
     firsts: dict[bytes, int] = {}
-    first, means = np.arange(count), []
+    first, means = np.full(count, UNREADABLE), []
     for number, image in enumerate(in_order(show, count)):
+        if image is None:
+            continue
         first[number] = firsts.setdefault(digest(image), number)
         if first[number] == number:
             means.append(cell_means(image))
+    (readable,) = np.nonzero(first != UNREADABLE)
+    if not len(readable):
+        raise UserError(f"None of the {count} images can be read: see the warnings above.")
     distinct = np.flatnonzero(first == np.arange(count))
     cells = np.stack(means)
     pairs = [near_pairs(cells)]
     if features is not None:
-        pairs.append(_near_by_features(np.asarray(features, np.float32)[distinct], cells))
-    return distinct[_first_of_groups(np.concatenate(pairs), len(cells))][np.searchsorted(distinct, first)]
+        rows = np.searchsorted(readable, distinct)
+        pairs.append(_near_by_features(np.asarray(features, np.float32)[rows], cells))
+    groups = distinct[_first_of_groups(np.concatenate(pairs), len(cells))]
+    first[readable] = groups[np.searchsorted(distinct, first[readable])]
+    return first
 
 
-def in_order(show: Callable[[np.ndarray], Iterable[Batch]], count: int) -> Iterator[np.ndarray]:
-    """Yields all images in order; one that cannot be read is the copy that its batch holds instead."""
-    images = itertools.chain.from_iterable(np.asarray(batch["image"]) for batch in show(np.arange(count)))
-    for image in itertools.islice(images, count):
+def in_order(show: Callable[[np.ndarray], Iterable[Batch]], count: int) -> Iterator[np.ndarray | None]:
+    """Yields all images in order; None for one that cannot be read, in whose place its batch holds another."""
+    rows = (
+        (image, valid)
+        for batch in show(np.arange(count))
+        for image, valid in zip(
+            np.asarray(batch["image"]), batch.get("valid", np.ones(len(batch["image"]), bool)), strict=True
+        )
+    )
+    for image, valid in itertools.islice(rows, count):
         interrupt.check()
-        yield image
+        yield image if valid else None
 
 
 def _near_by_features(

@@ -24,7 +24,7 @@ from jaxprune.tune.cascade_candidates import built, mixed_gflops
 from jaxprune.tune.cost_table import CostTable
 from jaxprune.tune.decision import decision
 from jaxprune.tune.healing_images import Lessons
-from jaxprune.tune.image_copies import first_of_copies
+from jaxprune.tune.image_copies import UNREADABLE, first_of_copies
 from jaxprune.tune.image_halves import halved, require_enough
 from jaxprune.tune.loss_kinds import ClassLoss, LossKind, PixelLoss
 from jaxprune.tune.losses import Losses
@@ -110,7 +110,9 @@ def tune(
     find = lambda: {"first": first_of_copies(show, count, features)}
     firsts = keep.arrays("copies", find, images=count, features=features is not None)["first"]
     lessons = Lessons.of(model, healed or {}, show, count, firsts, keep)
-    halves = halved(np.setdiff1d(firsts, firsts[lessons.images]), count, bound, settings, lessons.words, graded=graded)
+    readable = firsts[firsts != UNREADABLE]
+    distinct = np.setdiff1d(readable, firsts[lessons.images])
+    halves = halved(distinct, len(readable), bound, settings, lessons.words, graded=graded)
     _log.info("Timing the blocks of the dense network and of %s on this device.", ", ".join(network.methods))
     table = _cost_table(network, settings, keep)
     losses = Losses(kind, network.dense, halves, keep)
@@ -132,7 +134,9 @@ def tune(
         finalists, front = (_with_cascades(singles, cascades, losses, bound) for singles in (finalists, front))
     _log.info("Testing plans on %d other images.", len(halves.second))
     best, why, tests = decision(finalists, timed, losses, bound, settings)
-    if copies := count - len(np.unique(firsts)):
+    if unreadable := count - len(readable):
+        why += f" {unreadable} of {count} images cannot be read, and were left out."
+    if copies := len(readable) - len(np.unique(readable)):
         near = "pixels" if features is None else "pixels or the network's features"
         why += f" Of {count} images {copies} are copies or, by {near}, near copies of others, and were left out."
     about = kind.about(bound)
@@ -224,7 +228,7 @@ def _require_tunable(model: Any, settings: Settings | None) -> None:
 def _features(
     dense: Any, show: Show, count: int, mesh: Mesh, programs: blockwise.Programs, store: Store
 ) -> np.ndarray | None:
-    """The features of all images, by which near copies are found; None if the network pools none."""
+    """The features of all images that can be read, by which near copies are found; None if the network pools none."""
     forward = blockwise.features(dense, programs)
     if forward is None:
         return None
@@ -235,8 +239,7 @@ def _features(
         ((values, _),) = run_over(show(np.arange(count)), {"features": forward}, [collector], mesh, desc="copies")
         return {"features": np.asarray(values, np.float32)}
 
-    features = store.arrays("features", make, images=count)["features"]
-    return features if len(features) == count else None  # files that cannot be read have none
+    return store.arrays("features", make, images=count)["features"]
 
 
 def _cost_table(network: Networks, settings: Settings, store: Store) -> CostTable:

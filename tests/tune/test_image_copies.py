@@ -1,6 +1,7 @@
 """Copies of images count once, on one side of the split."""
 
 import io
+import types
 
 import numpy as np
 import pytest
@@ -8,8 +9,12 @@ from flax import nnx
 from PIL import Image
 
 from jaxprune import models
+from jaxprune.errors import UserError
+from jaxprune.measures.training_images import TrainingImages
 from jaxprune.tune import Bound, Settings, tune, tuning
-from jaxprune.tune.image_copies import first_of_copies
+from jaxprune.tune.healing_images import Lessons
+from jaxprune.tune.image_copies import UNREADABLE, first_of_copies
+from jaxprune.tune.store import Store
 
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 4}
 
@@ -29,6 +34,21 @@ def saved_again(image, quality):
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "JPEG", quality=quality)
     return np.asarray(Image.open(buffer))
+
+
+def test_an_image_that_cannot_be_read_takes_no_other_with_it():
+    """In its place a batch holds the next one."""
+    images, valid = pictures(6), np.arange(6) != 2
+    images[2] = images[3]
+    show = lambda numbers: [{"image": images[numbers], "valid": valid[numbers]}]
+    np.testing.assert_array_equal(first_of_copies(show, 6), [0, 1, UNREADABLE, 3, 4, 5])
+    features = np.eye(5, 8, dtype=np.float32)  # none of the one that cannot be read
+    np.testing.assert_array_equal(first_of_copies(show, 6, features), [0, 1, UNREADABLE, 3, 4, 5])
+    healed = types.SimpleNamespace(training_images=TrainingImages.of(images[[4]]))
+    lessons = Lessons.of(healed, {}, show, 6, first_of_copies(show, 6), Store())
+    np.testing.assert_array_equal(lessons.images, np.arange(6) == 4)
+    with pytest.raises(UserError, match="None of the 6 images can be read"):
+        first_of_copies(lambda numbers: [{"image": images, "valid": np.zeros(6, bool)}], 6)
 
 
 @pytest.mark.parametrize("copies", [2, 4, 16])

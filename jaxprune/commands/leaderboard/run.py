@@ -186,6 +186,11 @@ def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], work
     measured = benchmark.measure(settings, workdir / "networks" / label, hard_at=(leaderboard.HARD_AT,))
     read = inputs.with_data_of(classifier.origin, classifier.model.preprocessing, settings)
     images = inputs.sample(config, inputs.held_out(read, classifier))
+    if measured.comparison is not None and measured.comparison.images != len(images):
+        raise UserError(
+            f"{len(images) - measured.comparison.images} of {len(images)} images cannot be read, and a row is of all: "
+            "move these files away, which are named above."
+        )
     size = config.img_size
     common = {
         "network": label,
