@@ -5,20 +5,20 @@ which the library does not return.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from jaxprune.errors import UserError
 from jaxprune.measures.average_precision import library
-from jaxprune.measures.intervals import Interval
+from jaxprune.measures.intervals import Interval, jackknife_interval
 
 OVERLAPS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0.0, 1.0, 101)
 MOST = 100  # detections of an image and a class
-DRAWS = 200
+GROUPS = 200
 
 
 class ClassMatches(NamedTuple):
@@ -166,37 +166,29 @@ def _of_class(matched: ClassMatches, times: Int[np.ndarray, "n"]) -> float:
     return float(np.mean(at))
 
 
-def interval(by_class: Sequence[ClassMatches], *, draws: int = DRAWS, seed: int = 0) -> Interval:
-    """Returns average precision with its percentile interval over draws of images with replacement.
+def interval(by_class: Sequence[ClassMatches]) -> Interval:
+    """Returns average precision with its 95 % interval over images (jackknife).
+
+    A bootstrap would be biased: a draw repeats images, and copies of an object that is found stand side by side.
 
     Args:
       by_class: the matches of a set, from `matches`.
-      draws, seed: of the bootstrap.
     """
-    times = _times(by_class, draws, seed)
-    drawn = np.array([precision_of(by_class, row) for row in times])
-    return _interval(precision_of(by_class, np.ones_like(times[0])), drawn)
+    return _interval(lambda times: precision_of(by_class, times), len(by_class[0].objects))
 
 
-def paired_interval(
-    first: Sequence[ClassMatches], second: Sequence[ClassMatches], *, draws: int = DRAWS, seed: int = 0
-) -> Interval:
-    """Returns the difference of two average precisions of the same images, with its interval over draws of images."""
-    times = _times(first, draws, seed)
-    gap = lambda row: precision_of(first, row) - precision_of(second, row)
-    return _interval(gap(np.ones_like(times[0])), np.array([gap(row) for row in times]))
+def paired_interval(first: Sequence[ClassMatches], second: Sequence[ClassMatches]) -> Interval:
+    """Returns the difference of two average precisions of the same images, with its 95 % interval over images."""
+    gap = lambda times: precision_of(first, times) - precision_of(second, times)
+    return _interval(gap, len(first[0].objects))
 
 
-def _times(by_class: Sequence[ClassMatches], draws: int, seed: int) -> Int[np.ndarray, "m n"]:
-    """How often each draw has each image."""
-    count = len(by_class[0].objects)
-    rows = np.random.default_rng(seed).integers(0, count, (draws, count))
-    return np.stack([np.bincount(row, minlength=count) for row in rows])
-
-
-def _interval(value: float, drawn: Float[np.ndarray, "m"]) -> Interval:
-    finite = drawn[np.isfinite(drawn)]
-    if not len(finite) or not np.isfinite(value):
-        return Interval(value, float("nan"), float("nan"))
-    low, high = np.percentile(finite, (2.5, 97.5))
-    return Interval(value, float(low), float(high))
+def _interval(statistic: Callable[[Int[np.ndarray, "n"]], float], count: int) -> Interval:
+    """The jackknife, over `GROUPS` groups of images, of a statistic of how often each image counts."""
+    every, without = np.ones(count, int), []
+    for group in np.array_split(np.random.default_rng(0).permutation(count), min(count, GROUPS)):
+        times = every.copy()
+        times[group] = 0
+        without.append(statistic(times))
+    value = statistic(every)
+    return Interval(value, *jackknife_interval(value, np.array(without)))

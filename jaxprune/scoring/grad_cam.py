@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxprune.errors import UserError
 from jaxprune.nn import Host
 from jaxprune.scoring.parts.base import Scorer, is_host
 from jaxprune.scoring.parts.maps import activation
@@ -19,12 +20,21 @@ class GradCAM(Scorer):
 
     Args:
       via_input_size: upsamples the map to the size of the image first, as published code does to visualise it.
+
+    Raises:
+      UserError: the last block of the network has no attention to read.
     """
 
     reads = "any"
 
     def __init__(self, *, via_input_size: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
+        host = self.proposal
+        if is_host(host) and not hasattr(host.block(host.sites()[-1]), "normed"):
+            raise UserError(
+                f"{type(self).__name__} reads the tokens before the attention of the last block, and that of a "
+                f"{type(host).__name__} has none: use papr or norm, which read the maps of any network."
+            )
         self.via_input_size = via_input_size
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:

@@ -8,7 +8,14 @@ from support import golden
 
 from jaxprune.errors import UserError
 from jaxprune.measures.average_precision import average_precision, encode
-from jaxprune.measures.detection_matches import at_overlap, interval, matches, paired_interval, precision_of
+from jaxprune.measures.detection_matches import (
+    ClassMatches,
+    at_overlap,
+    interval,
+    matches,
+    paired_interval,
+    precision_of,
+)
 
 pytest.importorskip("faster_coco_eval")
 FILE = golden("dense/coco_ap")
@@ -92,6 +99,26 @@ def test_intervals_narrow_with_images_and_a_detector_does_not_differ_from_itself
     worse = matches(content, [result for result in detections if result["image_id"] % 20 != 3])
     gap = paired_interval(worse, many)
     assert gap.high < 0 and gap.value == pytest.approx(interval(worse).value - interval(many).value)
+
+
+def test_intervals_hold_for_few_images_of_many_classes():
+    """An object an image, of one of 20 classes, found in 6 of 10; a bootstrap's interval holds in 15 of 20."""
+
+    def made(rng, count, kinds=20):
+        labels, by_class = rng.integers(0, kinds, count), []
+        for kind in range(kinds):
+            found = [(image, True, rng.beta(4, 2)) for image in np.flatnonzero(labels == kind) if rng.random() < 0.6]
+            wrong = [(image, False, rng.beta(2, 4)) for image in np.flatnonzero(rng.random(count) < 0.075)]
+            rows = sorted([*found, *wrong], key=lambda row: -row[2])
+            right = np.array([row[1] for row in rows], bool)[None]
+            images = np.array([row[0] for row in rows], int)
+            by_class.append(ClassMatches(images, right, np.zeros_like(right), (labels == kind).astype(int)))
+        return by_class
+
+    rng = np.random.default_rng(0)
+    truth = precision_of(made(rng, 4000), np.ones(4000, int))
+    spans = [interval(made(rng, 50)) for _ in range(20)]
+    assert sum(span.low <= truth <= span.high for span in spans) >= 18
 
 
 def test_one_overlap_has_an_interval_too_and_only_those_of_coco_exist():

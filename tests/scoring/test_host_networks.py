@@ -11,7 +11,7 @@ from flax import nnx
 from hosts import BATCH, host, images
 from support import quick_compile
 
-from jaxprune import scoring
+from jaxprune import models, scoring
 from jaxprune.errors import UserError
 from jaxprune.scoring.parts import networks
 
@@ -65,6 +65,14 @@ def test_what_reads_one_sequence_of_tokens_refuses_maps(method, on):
     )
     with pytest.raises(UserError, match=message):
         scoring.create(method, proposal=host(on), grid=GRIDS[on])
+
+
+@pytest.mark.parametrize("method", ["grad_cam", "grad_cam_pp"])
+def test_gradients_before_the_attention_of_the_last_block_need_one(method):
+    name = "convnext"
+    model = models.create(name, **models.tiny(name), num_classes=3, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match=r"reads the tokens before the attention .* of a ConvNeXt has none"):
+        scoring.create(method, proposal=model)
 
 
 @pytest.mark.parametrize(("method", "options"), [("dge", {}), ("ia_red2", {"groups": 1, "group": 0})])

@@ -14,14 +14,14 @@ from jaxprune.config import Config
 from jaxprune.data.objects.truth import Truth
 from jaxprune.evaluate.detection import DetectionOutcome
 from jaxprune.files import make_directory
-from jaxprune.measures.detection_matches import DRAWS, at_overlap, interval, paired_interval
+from jaxprune.measures.detection_matches import at_overlap, interval, paired_interval
 from jaxprune.measures.intervals import NO_INTERVAL, Interval
 from jaxprune.nn.patch_embed import pair
 from jaxprune.report import Section
 from jaxprune.report.table import Table, column
 from jaxprune.train.writer import read_metrics
 
-BOOTSTRAP = f"95 % interval over images (bootstrap, {DRAWS} draws)"
+JACKKNIFE = "95 % interval over images (jackknife)"
 # COCO's kinds of average precision, and what metrics, summaries and reports call them.
 KINDS = {"bbox": "box", "segm": "mask"}
 AREAS = {"AP_small": "small", "AP_medium": "medium", "AP_large": "large"}
@@ -108,10 +108,10 @@ def _head(
         "over classes."
     )
     scores = {f"{title} AP": f"{title}_AP" for kind, title in KINDS.items() if kind in outcome.precision}
-    dense_page.add_tiles(section, summary, scores, BOOTSTRAP)
+    dense_page.add_tiles(section, summary, scores, JACKKNIFE)
     section.table(
         _kinds(outcome),
-        caption=f"AP over overlaps from .5 to .95 and at .5 with their {BOOTSTRAP}, at .75, and of small (below 32² "
+        caption=f"AP over overlaps from .5 to .95 and at .5 with their {JACKKNIFE}, at .75, and of small (below 32² "
         f"pixels), medium and large (from 96²) objects, of {summary['images']} images; empty where there are none.",
     )
     if dense_page.trains(summary):
@@ -147,7 +147,7 @@ def _plans(section: Section, workdir: Path, tests: Mapping[str, Tested[Detection
         field="box",
         score="box AP",
         columns=("ap50", "mask"),
-        caption=f"Each network, with the {BOOTSTRAP}, {dense.images} images; difference: of box AP from the first row, "
+        caption=f"Each network, with the {JACKKNIFE}, {dense.images} images; difference: of box AP from the first row, "
         f"on the same images. AP50: at an overlap of .5. GFLOPs of one image, heads included.{timed}",
     )
 
