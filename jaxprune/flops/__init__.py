@@ -15,6 +15,7 @@ from flax import nnx
 
 from jaxprune.errors import UserError, quoted
 from jaxprune.nn import Conv, Conv3d, Host, Site, attention_kernels
+from jaxprune.nn.attention import reads_all_rows
 from jaxprune.nn.block_cost import BlockCost, BlockTokens, block_flops, block_tokens, linear_flops, through
 from jaxprune.reduction import Plan, Reducer
 from jaxprune.reduction.parts.base import is_idle
@@ -89,7 +90,8 @@ def of_model(
     patches = embedded or (entering if sites[0].removable else None) or sites[0].num_patches
     blocks = [(site, model.block_cost(site), placed.get(site.layer)) for site in sites]
     waiting = 0 if pruner is None else pruner.num_fused()
-    costs, of_reducers, tokens = _blocks(blocks, patches, waiting)
+    num_cls_tokens = [model.block(site).num_cls_tokens for site in sites]
+    costs, of_reducers, tokens = _blocks(blocks, num_cls_tokens, patches, waiting)
     if embedded is None and pruner is not None and pruner.step.restore != "zero":
         patches = sites[0].num_patches  # to come back, patches have to be embedded
     head = overhead.head + tokens[-1] * overhead.pool
@@ -97,7 +99,10 @@ def of_model(
 
 
 def _blocks(
-    blocks: Sequence[tuple[Site, BlockCost, Reducer | None]], patches: int, waiting: int = 0
+    blocks: Sequence[tuple[Site, BlockCost, Reducer | None]],
+    num_cls_tokens: Sequence[int],
+    patches: int,
+    waiting: int = 0,
 ) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
     """Returns the cost of each block, of all reducers, and the tokens that leave each block, including the prefix."""
     counts, of_reducers = through(blocks, patches, waiting), 0
@@ -109,8 +114,8 @@ def _blocks(
             of_reducers += reducer.flops()
             source = index - 1 if reducer.where == "before" and site.removable else index
             fields[source] = fields[source] | reducer.needs
-    for index, (site, cost, _) in enumerate(blocks):
-        if "cls_attn" in fields[index] and "received" not in fields[index] and site.num_prefix_tokens:
+    for index, (_, cost, _) in enumerate(blocks):
+        if "cls_attn" in fields[index] and not reads_all_rows(fields[index], num_cls_tokens[index]):
             keys = cost.keys or _attended_tokens(blocks, outgoing, index, patches)
             costs[index] += keys * cost.pair // 2
     return tuple(costs), of_reducers, tuple(outgoing)

@@ -170,6 +170,7 @@ class VisionTransformer(Host):
                     init_values=init_values,
                     drop_path=rate,
                     num_prefix_tokens=self.num_prefix_tokens,
+                    num_cls_tokens=self.num_cls_tokens,
                     style=self.style.block,
                     grid=self.grid,
                     kernel_init=kernel_init,

@@ -35,7 +35,7 @@ class Block(BlockParts):
       norm_eps: epsilon of the layer norms.
       init_values: LayerScale's initial value; None leaves it out.
       drop_path: probability of dropping a branch in training.
-      num_prefix_tokens, removable: see `Reducible`.
+      num_prefix_tokens, num_cls_tokens, removable: see `Reducible`.
       style: the variant of the block.
       grid: the patch grid of the network, for styles with rotary or relative positions.
     """
@@ -68,7 +68,7 @@ class Block(BlockParts):
                 raise UserError(ALL_PATCHES)
             heads = self.heads(tokens.x)
             change = self._grained(tokens.x, heads, grid, keys if train else (None, None, None))
-            attended = observe(heads, None, None, (self.needs | taps) - _NOT_OF_HEADS, self.num_prefix_tokens)
+            attended = observe(heads, None, None, (self.needs | taps) - _NOT_OF_HEADS, self.num_cls_tokens)
             return tokens._replace(x=tokens.x + change), self._with_normed(attended, tokens.x, taps), None
         # As published, the block that sees dropped rows again has no DropPath.
         drop_keys = keys[:2] if train and not self.fuses else (None, None)
@@ -90,7 +90,7 @@ class Block(BlockParts):
         if where == "attention":
             # All keys and values, but only the rows of attention that the reducer keeps.
             bias = key_mask_bias(bias, policy)
-            attended = observe(heads, bias, policy, needs, self.num_prefix_tokens)
+            attended = observe(heads, bias, policy, needs, self.num_cls_tokens)
             attended = self._with_normed(attended, tokens.x, taps)
             tokens, report = self.reduce(tokens, attended, train=train, key=keys[2])
             kept = report.kept

@@ -48,6 +48,7 @@ class BlockParts(Reducible):
         init_values: float | None = None,
         drop_path: float = 0.0,
         num_prefix_tokens: int = 1,
+        num_cls_tokens: int | None = None,
         removable: bool = True,
         style: Style = PLAIN,
         grid: tuple[int, ...] | None = None,
@@ -55,7 +56,7 @@ class BlockParts(Reducible):
         dtype=None,
         rngs: nnx.Rngs,
     ):
-        super().__init__(num_prefix_tokens=num_prefix_tokens, removable=removable)
+        super().__init__(num_prefix_tokens=num_prefix_tokens, num_cls_tokens=num_cls_tokens, removable=removable)
         common = {"kernel_init": kernel_init, "dtype": dtype, "rngs": rngs}
         if grid is None and (style.rotary is not None or style.relative_bias):
             raise UserError("A block with rotary or relative positions needs the grid of the network's patches.")
@@ -201,7 +202,7 @@ class BlockParts(Reducible):
             policy=policy,
             soft_policy=soft_policy,
             needs=needs,
-            num_prefix_tokens=self.num_prefix_tokens,
+            num_cls_tokens=self.num_cls_tokens,
         )
 
     def mix(

@@ -21,6 +21,8 @@ class Reducible(nnx.Module):
 
     Args:
       num_prefix_tokens: CLS, distillation and register tokens in front.
+      num_cls_tokens: class tokens among them, the first of which ranks the patches, see `Attended.cls_attn`; None means
+        that all of them are.
       removable: whether rows can be removed here; otherwise they only skip work.
 
     Attributes:
@@ -33,8 +35,9 @@ class Reducible(nnx.Module):
       pooled: number of incoming rows that are pooled into one before the reducer acts.
     """
 
-    def __init__(self, *, num_prefix_tokens: int, removable: bool = True):
+    def __init__(self, *, num_prefix_tokens: int, num_cls_tokens: int | None = None, removable: bool = True):
         self.num_prefix_tokens, self.removable = num_prefix_tokens, removable
+        self.num_cls_tokens = num_prefix_tokens if num_cls_tokens is None else num_cls_tokens
         self.reducer: Any = nnx.data(None)
         self.needs: frozenset[str] = frozenset()
         self.proportional = self.has_absent = self.soft_policy = self.fuses = False

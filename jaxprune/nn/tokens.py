@@ -37,8 +37,8 @@ class Attended(NamedTuple):
     """Reports of one attention layer; only the requested fields are set.
 
     Attributes:
-      cls_attn: the attention that methods rank tokens by, after the softmax: that of the first prefix token, the CLS
-        token, to every token; in a network without prefix tokens, the mean of what all tokens pay to each.
+      cls_attn: the attention that methods rank tokens by, after the softmax: that of the CLS token, the first one, to
+        every token; in a network without a CLS token, the mean of what all tokens pay to each.
       received: attention received by each key, summed over the queries.
       keys: the keys.
       values: the values.

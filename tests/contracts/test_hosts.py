@@ -11,7 +11,7 @@ from flax import nnx
 from hosts import BATCH, HOSTS, host, images, sites
 from support import quick_compile, slow_but
 
-from jaxprune import flops, reduction, scoring
+from jaxprune import flops, models, reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
 from jaxprune.nn.tokens import WITHOUT_ATTENTION
@@ -116,6 +116,20 @@ def test_a_plan_is_applied_for_a_size_of_images():
 
 
 # Taps
+
+
+def test_registers_do_not_rank_patches():
+    """Without a CLS token, the mean of what all tokens pay to each does, which costs no row of its own."""
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 1, "num_classes": 0}
+    sizes |= {"class_token": False, "reg_tokens": 2, "kernel_init": nnx.initializers.normal(1.0)}
+    model = models.create("vit", **sizes, global_pool="avg", rngs=nnx.Rngs(0))
+    tokens = model.tokens(jnp.asarray(np.random.default_rng(0).normal(size=(1, 18, 8)).astype(np.float32)))
+    q, k, _ = np.asarray(model.blocks[0].heads(tokens.x), np.float64)
+    scores = np.exp(q @ k.swapaxes(2, 3) / 8**0.5)
+    _, attended, _ = model.blocks[0](tokens, taps=frozenset({"cls_attn"}))
+    np.testing.assert_allclose(attended.cls_attn, (scores / scores.sum(-1, keepdims=True)).mean(2), atol=1e-5)
+    # Queries, keys and values of 18 tokens, their pairs and outputs, and an MLP on two registers and half the patches.
+    assert flops.of_model(model, Plan("topk", 0.5, (0,))).blocks == (18 * 192 + 18 * 18 * 16 + 18 * 64 + 10 * 512,)
 
 
 @pytest.mark.parametrize("on", slow_but(["cls", "windowed"], ATTENDING))

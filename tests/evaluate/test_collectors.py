@@ -15,6 +15,7 @@ from jaxprune.evaluate.collectors.agreement import BLANK, Agreement, Disagreemen
 from jaxprune.evaluate.collectors.hard_images import HardImages
 from jaxprune.evaluate.collectors.held_out import SeveralLabels
 from jaxprune.evaluate.collectors.kept import KeptCollector
+from jaxprune.evaluate.collectors.observations import observe
 from jaxprune.evaluate.collectors.patch_recall import Ranks
 from jaxprune.evaluate.collectors.plans import Comparison, PlanResult
 from jaxprune.evaluate.collectors.token_counts import CountCells, TokenCountCollector, distinct_tokens
@@ -170,3 +171,14 @@ def test_images_of_several_classes_are_ranked_over_all_batches():
     found = collector.result()
     assert found["map"] == mean_average_precision(logits, labels)
     assert found["loss"] == pytest.approx(float(optax.sigmoid_binary_cross_entropy(logits, labels).mean()))
+
+
+def test_without_a_cls_token_the_patches_stand_for_a_layer_and_not_a_register():
+    sizes = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 1, "num_classes": 0}
+    registers = {"class_token": False, "reg_tokens": 2, "global_pool": "avg", "fc_norm": False}
+    model = models.create("vit", **sizes, **registers, rngs=nnx.Rngs(0))
+    forward = observe(model, (0,), classify=False)
+    found = jax.jit(forward.call)(forward.arrays, {"image": IMAGES})["layer_0"]
+    normalised = (IMAGES / 255 - model.preprocessing.mean) / model.preprocessing.std
+    rows = model.blocks[0].run(model.embed(jax.numpy.asarray(normalised, "float32")))
+    np.testing.assert_allclose(found, rows[:, 2:].mean(1), atol=1e-5)

@@ -11,7 +11,7 @@ from flax import nnx
 from published import CONFIG, SELECTORS, Features, call, fill, images_of, selectors_vit, small_vit, vit_scorer
 from support import golden, in_names, nhwc, weights
 
-from jaxprune import checkpoints, reduction, scoring
+from jaxprune import checkpoints, models, reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.nn.params import unfilled
 
@@ -128,6 +128,14 @@ def test_ia_red2_scores_by_the_agent_of_its_group(group):
     found = call(scorer, "probabilities", IMAGES)
     chex.assert_trees_all_close(found, FILE[f"iared/prob_group{group}_f64"].astype(np.float32), **CLOSE)
     np.testing.assert_array_equal(found[:, 1:] > 0.5, FILE[f"iared/policy_group{group}"][:, 1:])
+
+
+def test_ia_red2_needs_a_cls_token_and_not_a_register():
+    sizes = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 3, "num_heads": 1, "num_classes": 0}
+    registers = {"class_token": False, "reg_tokens": 2, "global_pool": "avg"}
+    vit = models.create("vit", **sizes, **registers, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="requires a ViT with a CLS token"):
+        scoring.create("ia_red2", proposal=vit, rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize("num_keep", [int(number) for number in in_names(FILE, r"tome/keep(\d+)_choice")])

@@ -30,7 +30,7 @@ def observe(model: Any, layers: Sequence[int], *, classify: bool, several: bool 
     """Returns the forward function of the observations: a flat dict of arrays with one row per image.
 
     `kept_0`, `assign_0`, …: see `nn.HostOutput`; `layer_3`, …: the CLS token after a block, before the final norm,
-    or the mean of the rows without one; `pooled`: the input of the classifier, if any; and with a classifier
+    or the mean of the patches' rows without one; `pooled`: the input of the classifier, if any; and with a classifier
     `prediction` and `confidence`, its probability, or all `logits` for images with several labels.
 
     Args:
@@ -43,11 +43,12 @@ def observe(model: Any, layers: Sequence[int], *, classify: bool, several: bool 
 
     def call(network: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         tokens, aux = network.forward_features(pixels(batch["image"], record))
+        prefix, has_cls = network.num_prefix_tokens, network.block(network.sites()[0]).num_cls_tokens > 0
         fields = {f"kept_{step}": ids for step, ids in enumerate(aux.kept)}
         fields |= {f"assign_{step}": rows for step, rows in enumerate(aux.assign)}
         for layer in layers:
             x = aux.features[layer].astype(jnp.float32)
-            fields[f"layer_{layer}"] = x[:, 0] if network.num_prefix_tokens else x.mean(1)
+            fields[f"layer_{layer}"] = x[:, 0] if has_cls else x[:, prefix:].mean(1)
         if hasattr(network, "pool"):
             fields["pooled"] = network.pool(tokens).astype(jnp.float32)
         if classify and several:

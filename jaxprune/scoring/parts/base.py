@@ -174,5 +174,5 @@ def _check_proposal(cls: type[Scorer], proposal: Any) -> None:
             f"{name} requires proposal= to be a ViT, with one sequence of tokens in all blocks, but got a "
             f"{type(proposal).__name__}, whose blocks read maps: use papr or norm, which read the maps of any network."
         )
-    if cls.needs_cls and not proposal.num_prefix_tokens:
+    if cls.needs_cls and not proposal.block(proposal.sites()[0]).num_cls_tokens:
         raise UserError(f"{name} requires a ViT with a CLS token, but this {type(proposal).__name__} has none.")
