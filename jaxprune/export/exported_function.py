@@ -1,5 +1,6 @@
 """The function of an exported file: images to logits and the rows that each step keeps, in float32."""
 
+import functools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -67,6 +68,17 @@ class Program(NamedTuple):
         return [jax.ShapeDtypeStruct((batch, *shape), dtype) for _, shape, dtype in arrays]
 
 
+def exact(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function whose products are traced in whole float32: GPUs and TPUs would round their operands."""
+
+    @functools.wraps(call)
+    def traced(*arrays: Array) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return call(*arrays)
+
+    return traced
+
+
 def program(model: Any, inputs: str) -> Program:
     """Makes a function of images only from a network, dense or reduced.
 
@@ -88,6 +100,7 @@ def program(model: Any, inputs: str) -> Program:
     require_fits(model)
     graph, state = nnx.split(model)
 
+    @exact
     def normalized(images: Array) -> tuple[Array, ...]:
         outputs = nnx.merge(graph, state)(images)
         if isinstance(outputs, jax.Array):  # a segmentation network's logits of every pixel

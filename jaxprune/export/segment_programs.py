@@ -11,7 +11,7 @@ from jax import Array
 
 from jaxprune.dynamic import Segmented
 from jaxprune.dynamic.cascade import Cascade
-from jaxprune.export.exported_function import IMAGES, LOGITS, Program, in_float32
+from jaxprune.export.exported_function import IMAGES, LOGITS, Program, exact, in_float32
 from jaxprune.export.verify import Run
 
 STATE = "segment_{}_{}"  # name of an array that a segment, by its number, leaves for later ones
@@ -91,6 +91,7 @@ def _of(step: Any, numbers: Sequence[int], entering: Sequence[tuple[str, tuple[i
     """A segment as a function of the arrays that it needs."""
     entering = tuple(entering)
 
+    @exact
     def call(*arrays: Array) -> tuple[Array, ...]:
         # No output depends on the others.
         full = [jnp.zeros((arrays[0].shape[0], *shape), dtype) for _, shape, dtype in entering]
@@ -118,6 +119,7 @@ def _alone(model: Segmented, graph: Any, variables: Any, index: int) -> Program:
     # Its networks have exits of their own, and none depends on another.
     through = segments[-1:] if isinstance(model, Cascade) else segments
 
+    @exact
     def of_images(images: Array) -> tuple[Array, ...]:
         network = nnx.merge(graph, variables)
         state, logits = network.begin(images), None

@@ -14,9 +14,10 @@ from jax import export as jax_export
 from support import quick_compile, quickly
 
 from export.networks import GROUPS, dense, of_family, reduced
-from jaxprune import export, models
+from jaxprune import dynamic, export, models
 from jaxprune.errors import UserError
 from jaxprune.export import as_stablehlo, verify
+from jaxprune.export.segment_programs import segment_programs
 from jaxprune.nn.images import normalize
 from jaxprune.reduction import At
 
@@ -60,6 +61,33 @@ def test_a_file_serves_any_batch_of_pixels_and_says_what_it_is(pruned):
     assert about["input"]["shape"] == ["batch", 16, 16, 3] and about["input"]["dtype"] == "uint8"
     assert about["outputs"] == ["logits", "kept_0"] and about["versions"]["jax"] == jax.__version__
     assert sorted(file.name for file in path.parent.iterdir()) == ["pruned.stablehlo", "pruned.stablehlo.json"]
+
+
+def precisions(jaxpr):
+    """The precisions of all matrix products and convolutions of a traced function."""
+    found = set()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
+            found.add(equation.params["precision"])
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                    found |= precisions(getattr(inner, "jaxpr", inner))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["plan", "segment"])
+def test_products_are_those_of_whole_float32_on_every_device(kind):
+    if kind == "plan":
+        programs = [as_stablehlo.program(reduced(*TOPK), "uint8")]
+    else:
+        programs = segment_programs(dynamic.create("dvt", **dynamic.tiny("dvt"), num_classes=3, rngs=nnx.Rngs(0)))[0]
+    whole = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
+    for made in programs:
+        with jax.default_matmul_precision("default"):
+            assert precisions(jax.make_jaxpr(made.call)(*made.specs(2)).jaxpr) == {whole}
+            images = jax.ShapeDtypeStruct((2, *made.shape), jnp.float32)
+            assert precisions(jax.make_jaxpr(made.normalized)(images).jaxpr) in ({whole}, set())
 
 
 def flipped(data: bytes, model) -> bytes:
