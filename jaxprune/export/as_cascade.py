@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from jaxprune.files import as_path, write_atomically
 
 SUFFIXES = {"stablehlo": ".stablehlo", "onnx": ".onnx"}
 INDEX = "cascade.json"
+_SEGMENT = re.compile(rf"segment_\d+({'|'.join(map(re.escape, SUFFIXES.values()))})")
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ def cascade(
     see `export.verify.verify`.
 
     Args:
-      folder: is made where it is missing; its files are overwritten.
+      folder: is made where it is missing; its files are overwritten, and further segments of an earlier export removed.
       format: "stablehlo" or "onnx".
       batch_size, buckets: see `dynamic.Engine`.
       class_names: for `cascade.json`.
@@ -108,6 +110,9 @@ def cascade(
     exits = len(segments)
     dial = model.dial or ((*[NOBODY] * (exits - 1), EVERYBODY),)
     values = {"segments": segments, "buckets": list(sizes), "dial": [list(step) for step in dial]}
+    for path in folder.iterdir():
+        if _SEGMENT.fullmatch(path.name) and path.name not in {segment["file"] for segment in segments}:
+            path.unlink()  # of an earlier export
     kept = ("format", "architecture", "preprocessing", "input", "class_names", "versions")
     values |= {"confidence": "max_softmax", **{name: about[name] for name in kept}}
     write_atomically(folder / INDEX, as_text(values) + "\n")

@@ -99,7 +99,7 @@ class ViTDetBlock(Block):
         heads, of_keys = heads._replace(k=keys), self._of_keys(bias, policy, heads)
         inside = self._inside(heads, cells, of_keys)
         cut, of_window = self._cut(inside, of_keys is not None or cells is not None)
-        gathered, attended = self_attention(cut, bias=of_window, needs=needs, num_cls_tokens=0)
+        gathered, attended = self_attention(cut, bias=of_window, needs=needs, num_prefix_tokens=0)
         b, h, n, e = heads.q.shape
         split = gathered.reshape(*gathered.shape[:2], h, e).swapaxes(1, 2)
         rows = self._rows(split, cells).swapaxes(1, 2).reshape(b, n, h * e)

@@ -280,7 +280,7 @@ def self_attention(
     policy: Float[Array, "b n"] | None = None,
     soft_policy: bool = False,
     needs: frozenset[str] = frozenset(),
-    num_cls_tokens: int = 1,
+    num_prefix_tokens: int = 1,
 ) -> tuple[Float[Array, "b m d"], Attended]:
     """Returns the attention output, heads concatenated, and the fields of `Attended` named in `needs`.
 
@@ -288,7 +288,8 @@ def self_attention(
       bias: added to the logits (log size of merged tokens).
       policy: 0 masks a token as a key; None masks none.
       soft_policy: mask with `policy_softmax`, which is differentiable.
-      num_cls_tokens: class tokens in front, the first of which ranks the others; see `Attended.cls_attn`.
+      num_prefix_tokens: tokens in front, of which the first ranks the others (`Attended.cls_attn`); 0 without a class
+        token, also where registers are in front.
     """
     q, k, v = heads
     soft = None
@@ -296,15 +297,15 @@ def self_attention(
         soft = jnp.ones((q.shape[0], q.shape[2])) if policy is None else policy
     else:
         bias = key_mask_bias(bias, policy)
-    if soft is None and not reads_all_rows(needs, num_cls_tokens):
-        return merge_heads(attend(q, k, v, bias)), observe(heads, bias, policy, needs, num_cls_tokens)
+    if soft is None and not reads_all_rows(needs, num_prefix_tokens):
+        return merge_heads(attend(q, k, v, bias)), observe(heads, bias, policy, needs, num_prefix_tokens)
     plain = attention_kernels.chosen(q.dtype, q.shape[2], k.shape[2]) == "plain"
     if plain and soft is not None:
         weights = _weights(q, k, bias, soft)
-        out, attended = weigh(weights, v), observe(heads, bias, policy, needs, num_cls_tokens, soft, weights=weights)
+        out, attended = weigh(weights, v), observe(heads, bias, policy, needs, num_prefix_tokens, soft, weights=weights)
     else:
         out, received = _attend_and_receive(q, k, v, bias, policy) if plain else _in_blocks(heads, bias, policy, soft)
-        attended = observe(heads, bias, policy, needs, num_cls_tokens, soft, received=received)
+        attended = observe(heads, bias, policy, needs, num_prefix_tokens, soft, received=received)
     return merge_heads(out), attended
 
 
@@ -354,7 +355,7 @@ def observe(
     bias: Float[Array, "#b #h #m n"] | None,
     policy: Float[Array, "b n"] | None,
     needs: frozenset[str],
-    num_cls_tokens: int,
+    num_prefix_tokens: int,
     soft: Float[Array, "b n"] | None = None,
     *,
     weights: Float[Array, "b h n n"] | None = None,
@@ -363,11 +364,11 @@ def observe(
     """Returns the fields of `Attended` named in `needs`, from `weights` or `received`, if already computed.
 
     Args:
-      num_cls_tokens: see `self_attention`.
+      num_prefix_tokens: see `self_attention`.
       soft: the policy of `policy_softmax`; None for the plain softmax.
     """
     q, k, v = heads
-    all_rows = reads_all_rows(needs, num_cls_tokens)
+    all_rows = reads_all_rows(needs, num_prefix_tokens)
     if all_rows and weights is None and received is None:
         if attention_kernels.chosen(q.dtype, q.shape[2], k.shape[2]) == "plain":
             weights = _weights(q, k, bias, soft)
@@ -378,7 +379,7 @@ def observe(
         fields["received"] = received
     elif all_rows and weights is not None:
         fields["received"] = _received(weights, policy)
-    if "cls_attn" in needs and num_cls_tokens == 0:
+    if "cls_attn" in needs and num_prefix_tokens == 0:
         fields["cls_attn"] = fields["received"] / q.shape[2]
     elif "cls_attn" in needs:
         # A ranking by CLS attention only costs one extra row.

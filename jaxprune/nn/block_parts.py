@@ -202,7 +202,7 @@ class BlockParts(Reducible):
             policy=policy,
             soft_policy=soft_policy,
             needs=needs,
-            num_cls_tokens=self.num_cls_tokens,
+            num_prefix_tokens=self.num_cls_tokens,
         )
 
     def mix(

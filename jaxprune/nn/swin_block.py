@@ -154,7 +154,7 @@ class SwinBlock(Block):
             beyond = self._beyond(heads)
             inside = Heads(*(self.windows.cut(part, fill) for part, fill in zip(heads, beyond, strict=True)))
             bias, join = self._bias(b), self.windows.join
-        gathered, attended = self_attention(inside, bias=bias, needs=needs, num_cls_tokens=0)
+        gathered, attended = self_attention(inside, bias=bias, needs=needs, num_prefix_tokens=0)
         maps = join(gathered.reshape(*gathered.shape[:2], -1, e).transpose(0, 2, 1, 3))
         fields = {}
         for name in needs:

@@ -1,5 +1,6 @@
 """Networks that spend by image are trained, saved, loaded and evaluated like others."""
 
+import json
 from pathlib import Path
 
 import jax
@@ -7,11 +8,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxprune import checkpoints, commands, dynamic, main, models
+from jaxprune import checkpoints, commands, dynamic, export, main, models
+from jaxprune.commands.export.by_image import export_segments
 from jaxprune.commands.finetune import by_image
+from jaxprune.commands.shared import networks
 from jaxprune.data import Scenes
 from jaxprune.dynamic.parts.gated import GatedNetwork
 from jaxprune.errors import UserError
+from jaxprune.export.verify import Verified
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -86,6 +90,39 @@ def test_a_saved_cascade_is_measured(cascade, tmp_path):
     assert "step 2 of 2 of the dial" in page and "Accuracy against cost" in page
     evaluated = run("evaluate", tmp_path / "c", run=cascade, **SCENES)
     assert evaluated["accuracy, step 1 of 2 of the dial"] == evaluated["accuracy, all at exit 1"]
+
+
+def test_files_of_an_export_are_those_of_its_index_in_order(tmp_path, monkeypatch, capsys):
+    names, sizes = [f"segment_{number}.stablehlo" for number in range(11)], []
+
+    def written(model, folder, *, batch_size=32, **_):
+        folder.mkdir(exist_ok=True)
+        for number, name in enumerate(names):
+            (folder / name).write_bytes(bytes(100_000 * number))
+        (folder / "segment_11.stablehlo").write_bytes(b"earlier")
+        (folder / "cascade.json").write_text(json.dumps({"segments": [{"file": name} for name in names]}))
+        sizes.append(batch_size)
+        return [Verified(float(number), 8, 0) for number in range(11)]
+
+    monkeypatch.setattr(export, "cascade", written)
+    monkeypatch.setattr(networks, "by_image", lambda *_: (None, (), "cascade.safetensors"))
+    monkeypatch.setattr(networks, "class_names", lambda *_: ())
+    monkeypatch.chdir(tmp_path)
+    config = main.load_config(f"{CONFIGS}/export.py")
+    export_segments(config, Path("out"))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "segment_" in line]
+    assert [row[0] for row in rows] == [f"out/stablehlo/{name}" for name in names]
+    assert [(float(row[1]), float(row[2])) for row in rows] == [(number / 10, number) for number in range(11)]
+    config.batch_size = 5
+    export_segments(config, Path("out"))
+    assert sizes == [32, 5]
+
+
+def test_files_that_take_any_batch_refuse_a_size(tmp_path):
+    sizes = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 1, "num_classes": 2}
+    checkpoints.save_model(models.create("vit", **sizes, rngs=nnx.Rngs(0)), tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"config\.batch_size=8: only files .*model\.safetensors take any: leave"):
+        run("export", tmp_path / "export", run=str(tmp_path / "model.safetensors"), batch_size=8)
 
 
 @pytest.mark.parametrize("task", ["benchmark", "evaluate"])

@@ -12,7 +12,7 @@ from flax import nnx
 
 from jaxprune import dynamic, export, models
 from jaxprune.errors import UserError
-from jaxprune.export import as_onnx, verify
+from jaxprune.export import as_cascade, as_onnx, verify
 from jaxprune.export.segment_programs import segment_programs
 from jaxprune.nn.params import variables
 
@@ -109,6 +109,18 @@ def test_networks_with_exits_are_exported_in_segments(name, tmp_path, monkeypatc
 @pytest.mark.parametrize("name", ["dvt", "dyn_perceiver"])
 def test_their_segments_run_in_onnx_runtime(name, tmp_path, monkeypatch):
     agree(tiny(name), tmp_path / "onnx", monkeypatch)
+
+
+def test_segments_of_an_earlier_export_do_not_stay(cascade, tmp_path, monkeypatch):
+    monkeypatch.setattr(as_cascade.as_stablehlo, "serialized", lambda program, platforms: b"")
+    monkeypatch.setattr(as_cascade.as_stablehlo, "load", lambda path: None)
+    monkeypatch.setattr(as_cascade, "write_verified", lambda path, data, *_: path.write_bytes(data))
+    for name in ("segment_0.stablehlo", "segment_2.stablehlo", "segment_10.onnx", "segment_notes.txt"):
+        (tmp_path / name).write_text("earlier")
+    export.cascade(cascade, tmp_path)
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["cascade.json", "segment_0.stablehlo", "segment_1.stablehlo", "segment_notes.txt"]
+    assert (tmp_path / "segment_0.stablehlo").read_text() == ""
 
 
 def test_what_cannot_be_exported_is_refused(cascade, tmp_path):

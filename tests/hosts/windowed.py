@@ -36,7 +36,7 @@ class WindowBlock(Block):
 
     def attend(self, heads, *, needs=frozenset(), grid=None, **options):
         inside = Heads(*(windows(part, grid, self.window) for part in heads))
-        gathered, seen = self_attention(inside, needs=needs, num_cls_tokens=0)
+        gathered, seen = self_attention(inside, needs=needs, num_prefix_tokens=0)
         fields = {}
         for name in needs:
             field = getattr(seen, name)

@@ -70,7 +70,7 @@ def test_blocks_see_what_plain_attention_sees(soft, num_prefix_tokens):
 
     def both(q, k, v, policy):
         out, seen = self_attention(
-            Heads(q, k, v), policy=policy, soft_policy=soft, needs=needs, num_cls_tokens=num_prefix_tokens
+            Heads(q, k, v), policy=policy, soft_policy=soft, needs=needs, num_prefix_tokens=num_prefix_tokens
         )
         return jnp.concatenate([out.ravel(), seen.received.ravel(), seen.cls_attn.ravel()])
 
@@ -90,7 +90,7 @@ def test_every_platform_sees_the_same(what, field, num_prefix_tokens):
             bias=bias[0] if bias else None,
             policy=policy,
             needs=frozenset({field}),
-            num_cls_tokens=num_prefix_tokens,
+            num_prefix_tokens=num_prefix_tokens,
         )
         return jnp.concatenate([out.ravel(), getattr(seen, field).ravel()])
 

@@ -1,5 +1,6 @@
 """Exports a network that spends by image: a folder a format, with a file for each segment and the thresholds."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ def export_segments(config: Config, workdir: Path) -> dict[str, Any]:
     for format in config.formats:
         folder = workdir / format
         workdir.mkdir(parents=True, exist_ok=True)
-        verified = export.cascade(
-            model, folder, format=format, class_names=names, images=comparison_images(config, model)
-        )
-        files = sorted(path for path in folder.iterdir() if path.name.startswith("segment_"))
+        options = {"class_names": names, "images": comparison_images(config, model)}
+        if config.batch_size:
+            options["batch_size"] = config.batch_size
+        verified = export.cascade(model, folder, format=format, **options)
+        files = [folder / segment["file"] for segment in json.loads((folder / INDEX).read_text())["segments"]]
         sizes = [path.stat().st_size / 1e6 for path in files]
         rows += [
             {"file": str(path), "MB": size, **outcome._asdict()}

@@ -24,6 +24,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Exports the network of `config.run` or `config.model` in each of `config.formats`, and verifies the files."""
     if networks.spends_by_image(config):
         return by_image.export_segments(config, workdir)
+    if config.batch_size:
+        raise UserError(
+            f"config.batch_size={config.batch_size}: only files of a network that spends by image are run in batches "
+            f"of a given size, and those of {networks.origin(config)} take any: leave it out."
+        )
     model, origin = _network(config), str(networks.origin(config))
     names = networks.class_names(origin, model)
     options = {"inputs": config.inputs, "class_names": names, "images": comparison_images(config, model)}

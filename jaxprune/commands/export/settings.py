@@ -20,13 +20,14 @@ class Settings(inspection.OnePlan, inspection.NetworkInspection):
 
     FIRST = (
         *("run", "model.weights", "model.name", "plan", "keep_rate"),
-        *("formats", "batch_size", "img_size", "images", "num_images"),
+        *("formats", "img_size", "images", "num_images"),
     )
 
     formats: tuple[str, ...] = setting(("stablehlo",), 'or "onnx", or both')
     inputs: str = choice("uint8", 'pixels from 0 to 255, as "float32"; "normalized": without normalisation', INPUTS)
     images: str = setting("", "a folder or a picture for the comparison; empty: built-in scenes")
     num_images: int = number(16, "number of images taken from a folder", at_least=0)
+    batch_size: int = number(0, "of a network that spends by image, to run its files with; 0: 32", at_least=0)
 
     missing = staticmethod(train_first.missing_network)
 
