@@ -16,8 +16,8 @@ a token-reduction plan, and
 Published mIoU at GFLOPs of 512 pixels: SegViT with its cascade 51.3 at 120.9; the dense network of PaPr Tab. I, which
 has one decoder, 49.6 at 110; DToP 49.8 at 86.8, with PaPr 49.9 at 70. Not repeated here; which patches PaPr keeps
 there is not published. DToP starts from a trained network, for 40,000 steps, with ten times the rate in its heads,
-which this config has not. The learning rate, its decay, the weight decay and the normalisation are choices of this
-config: the papers, as far as they were read, do not state them.
+which this config has not. The learning rate, its decay and the weight decay are those of DToP's published code; the
+normalisation is a choice of this config: the papers, as far as they were read, do not state it.
 """
 
 from jaxprune.commands import segment
@@ -63,7 +63,7 @@ def get_config(arg=None):
         optimizer={
             "name": "adamw",
             "lr": 2e-5,
-            "power": 1.0,
+            "power": 0.9,
             "min_lr": 0.0,
             "warmup_steps": 1500,
             "warmup_ratio": 1e-6,
