@@ -17,9 +17,11 @@ if __name__ == "__main__":
 
 import ast
 import importlib.util
+import inspect
 import io
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from ml_collections import ConfigDict, config_flags
 import jaxprune
 from jaxprune import compile_cache, config_imports, processes, tensorstore_threads
 from jaxprune.config import LIST_ARGUMENTS, Arguments, Config
-from jaxprune.errors import UserError, fail, nearest, unknown
+from jaxprune.errors import UserError, fail, nearest, quoted, shortened, unknown
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "What to run: a config file, optionally with `:arguments`.")
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the other processes of this run, found from the cluster.")
@@ -104,7 +106,7 @@ def config_help(text: str, *, complete: bool = False) -> str:
         (f":{name}={value}", "shrinks it to seconds" if name == "smoke" else "")
         for name, value in arguments(file).items()
     ]
-    config = load_config(text)
+    config = _config_of_task(text)
     settings, count = (
         commands.described(config) if complete else commands.leading(config),
         len(commands.described(config)),
@@ -164,9 +166,31 @@ def load_config(text: str) -> Config:
     """Returns the config of `FILE.py:arguments`.
 
     It may import the helpers of the bundled configs (`_small`), and what `config_imports` finds.
+
+    Raises:
+      UserError: there is no such file, its function takes no arguments, or it returns no config.
     """
     file, _, arguments = text.partition(":")
     path = config_path(file)
+    get_config = _function_of(path)
+    if _takes_argument(get_config):
+        config = get_config(arguments)
+    elif arguments in ("", LIST_ARGUMENTS):
+        config = get_config()
+    else:
+        raise UserError(
+            f"The argument {quoted(arguments)} cannot be passed: get_config() of {path} takes none. Leave it out, or "
+            "write def get_config(arg=None) there."
+        )
+    if not isinstance(config, ConfigDict):
+        raise UserError(
+            f"get_config() of {path} returns {quoted(config)} and no config: return one, as in configs/evaluate.py."
+        )
+    return config.lock()
+
+
+def _function_of(path: Path) -> Callable[..., Any]:
+    """Returns `get_config` of a config file."""
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path} is not a Python file: a config is a file with get_config().")
@@ -178,7 +202,24 @@ def load_config(text: str) -> Config:
         raise UserError(
             f"{path} has no get_config(): a config is a file with that function, as in configs/evaluate.py."
         )
-    return module.get_config(arguments).lock()
+    return module.get_config
+
+
+def _takes_argument(get_config: Callable[..., Any]) -> bool:
+    """Whether `get_config` of a config file takes what is behind the colon."""
+    return bool(inspect.signature(get_config).parameters)
+
+
+def _config_of_task(text: str) -> Config:
+    """Returns the config of `FILE.py:arguments`.
+
+    Raises:
+      UserError: it names no task.
+    """
+    config = load_config(text)
+    if "task" not in config:
+        raise UserError(f"The config {text} names no task: write config.task = 'evaluate', or another, in its file.")
+    return config
 
 
 def checked(argv: list[str]) -> list[str]:
@@ -190,14 +231,17 @@ def checked(argv: list[str]) -> list[str]:
     text = _value(argv, "config")
     if text is None:
         raise UserError("Give --config=FILE.py, such as --config=configs/quickstart.py; --help lists all configs.")
-    keys = _leaves(load_config(text))
+    keys = _leaves(_config_of_task(text))
     for word in argv:
         if match := re.match(r"--?config\.([^=]+)", word):
             key = match.group(1)
             if key not in keys:
                 raise unknown(f"key of {text}", key, keys)
-    file, colon, arguments = text.partition(":")
-    return [word.replace(text, f"{config_path(file)}{colon}{arguments}", 1) for word in argv]
+    file, _, arguments = text.partition(":")
+    path = config_path(file)
+    # Without the colon ml_collections would pass no argument, and with it one.
+    resolved = f"{path}:{arguments}" if _takes_argument(_function_of(path)) else str(path)
+    return [word.replace(text, resolved, 1) for word in argv]
 
 
 def _value(argv: list[str], flag: str) -> str | None:
@@ -238,9 +282,9 @@ def main(argv: list[str]) -> None:
     if _COMPILE_FOR.value:
         _compile_for(_COMPILE_FOR.value, config, workdir, bool(_WORKDIR.value), _PRICE.value)
         return
-    before = commands.settings_of(config.task).TRAINS and is_complete(workdir)
     ending = Ending()
     try:
+        before = commands.settings_of(config.task).TRAINS and is_complete(workdir)
         compile_cache.enable(_COMPILED.value)
         if _DISTRIBUTED.value or _COORDINATOR.value or _NUM_PROCESSES.value or _PROCESS_ID.value >= 0:
             _join(config.task)
@@ -326,11 +370,19 @@ def _run() -> None:
 
 
 def _parsed(argv: list[str]) -> list[str]:
-    """Parses the flags; a wrong one ends the program like any other error."""
+    """Parses the flags; a wrong one, or a word that belongs to none, ends the program like any other error."""
     try:
-        return flags.FLAGS(argv)
+        program, *others = flags.FLAGS(argv)
     except flags.Error as error:
         fail(UserError(f"{str(error).rstrip('.')}: --help lists all flags and configs."))
+    if others:
+        fail(UserError(f"{quoted(others[0])} belongs to no flag: write {_flag_of(others[0])}."))
+    return [program]
+
+
+def _flag_of(word: str) -> str:
+    """The flag that a word without dashes stands for."""
+    return f"--{shortened(word)}" if "=" in word else "--NAME=VALUE in one word, such as --workdir=runs/x"
 
 
 if __name__ == "__main__":

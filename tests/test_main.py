@@ -5,15 +5,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from absl import flags
 
 from jaxprune import commands, main, plugins, reduction
 from jaxprune import config as c
 from jaxprune.commands.finetune.settings import plan_of
 from jaxprune.commands.shared.training import Length, learning_rate
 from jaxprune.errors import UserError
+from jaxprune.train import progress
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -180,6 +183,68 @@ def test_an_unknown_config_file_or_argument_is_refused_with_the_nearest():
         main.checked(["x", f"--config={CONFIGS}/mim/imagenet.py:epochs=many"])
     with pytest.raises(UserError, match=r"--config=configs/quickstart\.py"):
         main.checked(["x", "--workdir=here"])
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [("config.plan=tome:r=9", "write --config.plan=tome:r=9."), ("runs/x", "write --NAME=VALUE in one word")],
+)
+def test_a_word_without_dashes_is_refused(word, remedy, monkeypatch, capsys):
+    values = flags.FlagValues()
+    flags.DEFINE_string("workdir", None, "", flag_values=values)
+    monkeypatch.setattr(main.flags, "FLAGS", values)
+    assert main._parsed(["main", "--workdir", "here"]) == ["main"]
+    with pytest.raises(SystemExit) as ended:
+        main._parsed(["main", "--workdir=here", word])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and f"error: '{word}' belongs to no flag: {remedy}" in error
+
+
+def test_an_unknown_task_is_refused_with_the_nearest(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "log_to_terminal", lambda: None)
+    monkeypatch.setattr(main.tensorstore_threads, "pass_over", lambda: None)
+    config = main.load_config(f"{CONFIGS}/evaluate.py")
+    config.task = "evaluat"
+    for flag, value in {"_CONFIG": config, "_WORKDIR": str(tmp_path / "run"), "_COMPILE_FOR": ""}.items():
+        monkeypatch.setattr(main, flag, SimpleNamespace(value=value))
+    with pytest.raises(SystemExit) as ended:
+        main.main(["main"])
+    assert ended.value.code == 2 and "Did you mean 'evaluate'" in capsys.readouterr().err
+
+
+CONFIG_FILE = "from ml_collections import ConfigDict\ndef get_config({}):\n    {}\n"
+
+
+@pytest.mark.parametrize(("parameter", "given"), [("", ""), ("arg", ":"), ("arg=None", ":")])
+def test_a_config_of_ones_own_may_take_no_argument(parameter, given, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(CONFIG_FILE.format(parameter, "return ConfigDict({'task': 'evaluate', 'rate': 0.5})"))
+    assert main.checked(["main", f"--config={file}", "--config.rate=1"]) == [
+        "main",
+        f"--config={file}{given}",
+        "--config.rate=1",
+    ]
+    assert main.arguments(str(file)) == {}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "body", "argument", "message"),
+    [
+        (
+            "",
+            "return ConfigDict({'task': 'evaluate'})",
+            ":smoke",
+            r"'smoke' cannot be passed: get_config\(\) of .* takes",
+        ),
+        ("", "pass", "", r"mine\.py returns None and no config: return one"),
+        ("arg=None", "return {}", "", r"mine\.py returns \{\} and no config: return one"),
+        ("", "return ConfigDict({'rate': 1})", "", r"mine\.py names no task: write config\.task = 'evaluate'"),
+    ],
+)
+def test_a_config_of_ones_own_that_is_none_is_refused(parameter, body, argument, message, tmp_path):
+    (tmp_path / "mine.py").write_text(CONFIG_FILE.format(parameter, body))
+    with pytest.raises(UserError, match=message):
+        main.checked(["main", f"--config={tmp_path / 'mine.py'}{argument}"])
 
 
 def test_the_config_is_found_from_anywhere(tmp_path, monkeypatch):
