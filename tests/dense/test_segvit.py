@@ -114,6 +114,8 @@ def test_a_head_leaves_its_host_as_it_was():
     before = host(images)[0], first(images)
     second = dense.create("segvit", encoder=host, num_classes=2, features=8, head_heads=2, rngs=nnx.Rngs(0))
     assert second.encoder.norm is None and host.norm is not None
+    third = dense.create("dtop", encoder=second.encoder, num_classes=2, features=8, head_heads=2, rngs=nnx.Rngs(0))
+    assert third.encoder.blocks[2].has_absent and not second.encoder.blocks[2].has_absent
     np.testing.assert_array_equal(host(images)[0], before[0])
     np.testing.assert_array_equal(first(images), before[1])
 

@@ -171,8 +171,6 @@ def upsampled(logits: Float[Array, "b _ _ k"], images: Float[Array, "b h w c"]) 
 
 def without_norm(encoder: Host) -> Host:
     """Returns a ViT that is read before the norm after the last block without it; it shares its arrays."""
-    if not any(isinstance(getattr(encoder, name, None), nnx.Module) for name in ("norm", "fc_norm")):
-        return encoder
     encoder = copied(encoder)
     for name in ("norm", "fc_norm"):
         if isinstance(getattr(encoder, name, None), nnx.Module):
