@@ -115,7 +115,7 @@ def _loss(config: Config, parts: Split, frozen: dict[str, jax.Array]) -> LossFn:
     def loss_fn(params, batch, key):
         images, sizes, objects = detector_input(batch, **pixels)
         network = merge(parts.graph, {**params, **frozen}, parts.rest)
-        if config.frozen:
+        if config.frozen and hasattr(network, "loss_of"):  # the encoder computes as in the test
             pyramid = network.maps(images)
             loss, shares = network.loss_of(pyramid, images, objects, sizes=sizes, key=key)
         else:
