@@ -372,11 +372,11 @@ def _run() -> None:
 def _parsed(argv: list[str]) -> list[str]:
     """Parses the flags; a wrong one, or a word that belongs to none, ends the program like any other error."""
     try:
-        program, *others = flags.FLAGS(argv)
+        program, *words = flags.FLAGS(argv)
     except flags.Error as error:
         fail(UserError(f"{str(error).rstrip('.')}: --help lists all flags and configs."))
-    if others:
-        fail(UserError(f"{quoted(others[0])} belongs to no flag: write {_flag_of(others[0])}."))
+    if words:
+        fail(UserError(f"{quoted(words[0])} belongs to no flag: write {_flag_of(words[0])}."))
     return [program]
 
 

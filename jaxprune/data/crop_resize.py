@@ -244,12 +244,13 @@ def load_images(
 
 
 def _as_rgb(image: np.ndarray) -> np.ndarray:
-    if image.dtype != np.uint8 or image.ndim not in (2, 3):
+    try:
+        return to_rgb(image)
+    except ValueError as error:
         raise UserError(
             f"An image of shape {image.shape} and dtype {image.dtype} is no decoded picture: give uint8 arrays of "
             "(height, width, 3), with pixels from 0 to 255."
-        )
-    return to_rgb(image)
+        ) from error
 
 
 # Compiled, as in every program that reads pixels: NumPy and XLA differ in the last bit.

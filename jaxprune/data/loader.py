@@ -201,7 +201,9 @@ class TrainBatches:
         Raises:
           UserError: the state belongs to a different stream.
         """
-        changed = [f"{k} was {state.get(k)} and is {now}" for k, now in self._stream().items() if state.get(k) != now]
+        once = {"repeats": 1}  # left out of states where it is 1
+        before, stream = once | state, once | self._stream()
+        changed = [f"{k} was {before.get(k)} and is {now}" for k, now in stream.items() if before.get(k) != now]
         if changed:
             raise UserError(
                 f"The saved position belongs to another data stream: {'; '.join(changed)}. Resume with the "

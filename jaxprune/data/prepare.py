@@ -1,6 +1,7 @@
 """Turns a folder or an archive of class directories into a TFDS data set of ArrayRecord files, without TensorFlow."""
 
 import contextlib
+import gzip
 import io
 import lzma
 import os
@@ -75,9 +76,15 @@ def prepare(
         root = source if source.is_dir() else extract(source, Path(work) / "input")
         prepared = _write(_data_root(root), name, Path(work), source)
         target.parent.mkdir(parents=True, exist_ok=True)
+        replaced = Path(work) / "replaced"  # deleted with the rest, when the new set is in its place
         if target.exists():
-            os.replace(target, Path(work) / "replaced")  # deleted with the rest, when the new one is in place
-        os.replace(prepared.path, target)
+            os.replace(target, replaced)
+        try:
+            os.replace(prepared.path, target)
+        except OSError:
+            if replaced.exists():
+                os.replace(replaced, target)
+            raise
     return prepared._replace(path=target)
 
 
@@ -111,7 +118,7 @@ def extract(archive: Path, directory: Path) -> Path:
         ) from error
 
 
-_DAMAGED = (tarfile.ReadError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, OSError)
+_DAMAGED = (tarfile.ReadError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)
 
 
 class _Entry(tarfile.TarInfo):

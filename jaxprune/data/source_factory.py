@@ -120,6 +120,11 @@ def create_source(
                 f"The data source {source!r} has no option {name!r}.{nearest(name, arguments)} "
                 f"It has: {', '.join(arguments)}."
             )
+    if split is None and (source != "folder" or options.get("label_maps") is not None):
+        raise UserError(
+            "split=None opens a folder whose directories are classes, and no other source: name a split, such "
+            "as 'train'."
+        )
     opened = SOURCES[source](split=split, **options)
     if in_memory is False or (in_memory is None and frames_of(opened)):
         return opened

@@ -88,6 +88,13 @@ def test_the_state_of_a_different_stream_is_rejected(held):
         train_batches(held, batch_size=4, preprocessing=of(32), seed=1).set_state(state)
 
 
+def test_a_state_of_repeats_is_no_state_without(held):
+    batches = lambda repeats: train_batches(held, batch_size=4, preprocessing=of(32), seed=0, repeats=repeats)
+    for before, now in ((2, 1), (1, 2)):
+        with pytest.raises(UserError, match=f"repeats was {before} and is {now}"):
+            batches(now).set_state(batches(before).get_state())
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_processes_share_the_batches_of_a_single_one(held, count):
     options = {"batch_size": 6, "preprocessing": of(32), "seed": 0}

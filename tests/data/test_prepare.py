@@ -1,6 +1,7 @@
 """Folders and archives of class directories become TFDS data sets, without TensorFlow."""
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,20 @@ def test_a_failed_overwrite_leaves_the_old_set(folder, tmp_path):
     done = prepare(folder, tmp_path / "out", name="x")
     with pytest.raises(UserError, match="nothing usable"):
         prepare(tmp_path / "out", tmp_path / "out", name="x", overwrite=True)
+    assert len(Tfds(str(done.path))) == 12
+
+
+def test_an_overwrite_that_cannot_move_leaves_the_old_set(folder, tmp_path, monkeypatch):
+    done, replace = prepare(folder, tmp_path / "out", name="x"), os.replace
+
+    def refusing(source, target):
+        if Path(target) == done.path and Path(source).name != "replaced":
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", refusing)
+    with pytest.raises(OSError, match="No space left"):
+        prepare(folder, tmp_path / "out", name="x", overwrite=True)
     assert len(Tfds(str(done.path))) == 12
 
 

@@ -17,6 +17,8 @@ def test_invalid_sources_are_rejected():
         create_source("scenes", imagesize=3)
     with pytest.raises(UserError, match="needs the path"):
         create_source("folder")
+    with pytest.raises(UserError, match="split=None opens a folder whose directories are classes"):
+        create_source("scenes", split=None)
 
 
 def test_labels_are_optional(tmp_path):
