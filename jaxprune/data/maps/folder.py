@@ -47,9 +47,9 @@ class MapFolder:
         self._files = list(image_files(pictures))
         if not self._files:
             raise UserError(f"{pictures} holds no pictures.")
-        owned = _by_stem(labelled)
-        stems = {str(Path(file).relative_to(pictures).with_suffix("")) for file in self._files}
-        self._maps = [_map_of(Path(file), pictures, owned, stems) for file in self._files]
+        stems = [str(Path(file).relative_to(pictures).with_suffix("")) for file in self._files]
+        owned = _by_image(labelled, {*stems})
+        self._maps = [_map_of(stem, owned) for stem in stems]
         if lacking := [file for file, place in zip(self._files, self._maps, strict=True) if place is None]:
             examples = ", ".join(Path(file).name for file in lacking[:_SHOWN])
             raise UserError(
@@ -119,29 +119,26 @@ def _directory(top: Path, split: str, names: tuple[str, ...], kind: str) -> Path
     )
 
 
-def _by_stem(directory: Path) -> dict[str, list[Path]]:
-    """Maps by the words of their names before each "_", relative to the directory."""
+def _by_image(directory: Path, stems: set[str]) -> dict[str, list[Path]]:
+    """Label maps by the image whose name they have, or have in front of a "_": the longest name, if several fit.
+
+    Args:
+      stems: names of the images, relative to their directory and without an extension.
+    """
     owned: dict[str, list[Path]] = {}
     for file in image_files(directory, extensions=(".png",)):
-        stem = str(Path(file).relative_to(directory).with_suffix(""))
-        parts = stem.split("_")
-        for count in range(1, len(parts) + 1):
-            owned.setdefault("_".join(parts[:count]), []).append(Path(file))
+        words = str(Path(file).relative_to(directory).with_suffix("")).split("_")
+        names = ("_".join(words[:count]) for count in range(len(words), 0, -1))
+        if (owner := next((name for name in names if name in stems), None)) is not None:
+            owned.setdefault(owner, []).append(Path(file))
     return owned
 
 
-def _map_of(image: Path, pictures: Path, owned: dict[str, list[Path]], stems: set[str]) -> Path | None:
-    """The map of an image: that of its name, or one with a word after it that is no other image's.
-
-    Args:
-      stems: names of all images, relative to `pictures`.
-    """
-    inside = image.relative_to(pictures).with_suffix("")
-    places = owned.get(str(inside), [])
-    exact = [place for place in places if place.stem == image.stem]
-    places = [place for place in places if str(inside.with_name(place.stem)) not in stems]
+def _map_of(stem: str, owned: dict[str, list[Path]]) -> Path | None:
+    places = owned.get(stem, [])
+    exact = [place for place in places if place.stem == Path(stem).name]
     if len(exact or places) > 1:
         raise UserError(
-            f"{image} has several label maps: {shortened(', '.join(map(str, places)))}. Keep one of each image."
+            f"Image {stem} has several label maps: {shortened(', '.join(map(str, places)))}. Keep one of each image."
         )
     return next(iter(exact or places), None)

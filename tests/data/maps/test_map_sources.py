@@ -69,6 +69,10 @@ def test_the_map_of_an_image_is_no_other_images(tmp_path):
     write(tmp_path / "train/masks/0_ids.png", np.ones((6, 8), np.uint8))
     source = MapFolder(tmp_path, "train", RULES)
     assert [int(source[i]["label_map"][1, 0]) for i in range(2)] == [1, 0]
+    # A word behind the longer name.
+    (tmp_path / "train/masks/0_2.png").rename(tmp_path / "train/masks/0_2_ids.png")
+    source = MapFolder(tmp_path, "train", RULES)
+    assert [int(source[i]["label_map"][1, 0]) for i in range(2)] == [1, 0]
 
 
 def test_an_image_without_a_map_is_refused(tmp_path):
