@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from jaxprune.data.annotations.base import AnnotatedFiles, Annotations, Regions, add_region
-from jaxprune.data.annotations.files import existing_directory, reading
+from jaxprune.data.annotations.files import existing_directory, picture_inside, reading
 from jaxprune.data.annotations.shapes import box, segmentation
 from jaxprune.errors import UserError, shortened, unknown
 from jaxprune.files import as_path, read_bytes
@@ -19,7 +19,8 @@ def open_coco(path: str, *, annotations: str, kind: str = "boxes") -> Annotation
       kind: "boxes", or "masks" for the segmentations: polygons or uncompressed run lengths.
 
     Raises:
-      UserError: `kind` is unknown, the directory does not exist, or the JSON file cannot be read.
+      UserError: `kind` is unknown, the directory does not exist, or the JSON file cannot be read or names a picture
+        outside of the directory.
     """
     if kind not in ("boxes", "masks"):
         raise unknown("kind of COCO annotation", kind, ("boxes", "masks"))
@@ -29,10 +30,13 @@ def open_coco(path: str, *, annotations: str, kind: str = "boxes") -> Annotation
         names = {entry["id"]: entry["name"] for entry in content["categories"]}
         if unnamed := [name for name in names.values() if not isinstance(name, str)]:
             raise TypeError(f"a category is named {unnamed[0]!r}")
-        pictures = [(entry["id"], str(as_path(root / entry["file_name"]))) for entry in content["images"]]
+        place = lambda name: str(as_path(picture_inside(root, name, annotations)))
+        pictures = [(entry["id"], place(entry["file_name"])) for entry in content["images"]]
         entries: dict[int, list[dict]] = {number: [] for number, _ in pictures}
         for entry in content["annotations"]:
             entries.setdefault(entry["image_id"], []).append(entry)
+    except UserError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{annotations} cannot be read as COCO's annotations ({shortened(repr(error))}): give instances_*.json."

@@ -2,11 +2,12 @@
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from jaxprune.data.folder import image_files
-from jaxprune.errors import PLACE, UserError, shortened
+from jaxprune.errors import PLACE, UserError, quoted, shortened
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +76,27 @@ def annotated_pictures(root: Path, annotations: Path, suffix: str, *, background
     if bare:
         _log.info("%d pictures in %s have no %s file: they show no objects.", len(bare), backgrounds, suffix)
     return sorted([*annotated, *bare])
+
+
+def picture_inside(directory: Path, name: str, source: str | os.PathLike) -> str:
+    """Returns the path of a picture that an annotation file names.
+
+    Args:
+      directory: of the pictures.
+      name: the picture's name, relative to it.
+      source: the annotation file, for messages.
+
+    Raises:
+      UserError: it is not inside of the directory, or no file can have such a name.
+    """
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise UserError(f"{source} names the image {quoted(name)}, which is not inside of {directory}.")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise UserError(f"{source} names the image {quoted(name)}, which no file can be called.") from None
+    return str(directory / path)
 
 
 @contextlib.contextmanager

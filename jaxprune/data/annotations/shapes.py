@@ -47,8 +47,13 @@ def polygon(points: Any, shape: tuple[int, int], *, relative: bool = False) -> n
       points: its vertices as a flat list: x1, y1, x2, y2, …
       shape: (height, width) of the image.
       relative: whether `points` are fractions of the image's size rather than pixels.
+
+    Raises:
+      ValueError: they are not finite.
     """
     corners = np.asarray(points, float).reshape(-1, 2) * (np.array(shape[::-1]) if relative else 1.0)
+    if not np.isfinite(corners).all():
+        raise ValueError("a polygon has coordinates that are not all finite")
     canvas = Image.new("1", (shape[1], shape[0]))
     ImageDraw.Draw(canvas).polygon([tuple(corner) for corner in corners.tolist()], fill=1, outline=1)
     return np.array(canvas)

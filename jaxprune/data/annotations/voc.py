@@ -11,6 +11,8 @@ from jaxprune.data.annotations.shapes import box
 from jaxprune.errors import unknown
 from jaxprune.files import TEXT_LIMIT, read_bytes
 
+Corners = tuple[float, float, float, float]
+
 
 def open_voc(path: str, *, kind: str = "boxes") -> Annotations:
     """Opens a directory with `JPEGImages/`, `Annotations/*.xml` and `SegmentationClass/*.png`.
@@ -34,11 +36,25 @@ def open_voc(path: str, *, kind: str = "boxes") -> Annotations:
         file = folder / f"{Path(files[index]).stem}.xml"
         regions: Regions = {}
         with reading(file):
-            for item in xml.etree.ElementTree.fromstring(read_bytes(file, TEXT_LIMIT)).iter("object"):
-                corners = [float(item.findtext(f"bndbox/{side}", "0")) for side in ("ymin", "xmin", "ymax", "xmax")]
-                # VOC's pixel coordinates start at 1, and both ends are inclusive.
-                top, left, bottom, right = corners
-                add_region(regions, item.findtext("name", OBJECT), box((top - 1, left - 1, bottom, right), shape))
+            for name, (left, top, right, bottom) in read_boxes(file):
+                add_region(regions, name, box((top, left, bottom, right), shape))
         return regions
 
     return AnnotatedFiles(str(path), files, read_regions)
+
+
+def read_boxes(file: Path) -> list[tuple[str, Corners]]:
+    """Returns the class and the x0, y0, x1, y1 of each object of an XML file, in pixels from 0, ends exclusive.
+
+    Raises:
+      Exception: whatever parsers raise for damaged files, and `ValueError` for an object without a box.
+    """
+    boxes = []
+    for item in xml.etree.ElementTree.fromstring(read_bytes(file, TEXT_LIMIT)).iter("object"):
+        sides = [item.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
+        if None in sides:
+            raise ValueError("an object has no bndbox of xmin, ymin, xmax and ymax")
+        # Pixel coordinates start at 1, and both ends are inclusive.
+        x0, y0, x1, y1 = (float(str(side)) for side in sides)
+        boxes.append((item.findtext("name", OBJECT), (x0 - 1, y0 - 1, x1, y1)))
+    return boxes

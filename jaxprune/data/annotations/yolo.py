@@ -1,5 +1,6 @@
 """YOLO's layout: a text file of boxes or polygons for each picture."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from jaxprune.data.annotations.base import AnnotatedFiles, Annotations, Regions, add_region
@@ -36,18 +37,38 @@ def open_yolo(path: str, *, annotations: str = "", classes: str = "") -> Annotat
         file = folder / f"{Path(files[index]).stem}.txt"
         regions: Regions = {}
         with reading(file):
-            for number, line in enumerate(filter(str.strip, read_text(file).splitlines())):
-                kind, *values = map(float, line.split())
+            for number, (kind, values) in enumerate(read_lines(file, names)):
                 if len(values) != 4 and (len(values) < 6 or len(values) % 2):
                     raise UserError(
                         f"Line {number + 1} for {files[index]} has {len(values)} numbers after the class: a box has "
                         "4, a polygon an even number from 6 on."
                     )
-                pixels = polygon(values, shape, relative=True)
                 if len(values) == 4:
                     x, y, width, height = values
                     pixels = box((y - height / 2, x - width / 2, y + height / 2, x + width / 2), shape, relative=True)
-                add_region(regions, class_name(names, int(kind), path), pixels)
+                else:
+                    pixels = polygon(values, shape, relative=True)
+                add_region(regions, names[kind], pixels)
         return regions
 
     return AnnotatedFiles(str(path), files, read_regions)
+
+
+def read_lines(file: Path, names: Mapping[int, str]) -> list[tuple[int, list[float]]]:
+    """Returns the class and the coordinates of each line of a text file.
+
+    Args:
+      names: {number of a class: name}.
+
+    Raises:
+      OSError, ValueError: the file cannot be read, or a word is no number, or the first one no whole number.
+      UserError: a class has no name.
+    """
+    lines = []
+    for number, line in enumerate(filter(str.strip, read_text(file).splitlines())):
+        kind, *values = map(float, line.split())
+        if not kind.is_integer():
+            raise ValueError(f"line {number + 1} has the class {kind:g}, which is no whole number")
+        class_name(names, int(kind), str(file))
+        lines.append((int(kind), values))
+    return lines

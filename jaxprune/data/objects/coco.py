@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxprune.data.annotations.files import picture_inside
 from jaxprune.data.objects.base import Object, ObjectFiles, checked_box, checked_polygon, checked_runs, refused
 from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.files import read_bytes
@@ -62,7 +63,7 @@ class CocoObjects(ObjectFiles):
         if not used:
             raise UserError(f"{annotations} has no images{' with objects' if with_objects else ''}.")
         self.image_ids, self.content = [entry["id"] for entry in used], content
-        files = [_inside(directory, entry["file_name"], annotations) for entry in used]
+        files = [picture_inside(directory, str(entry["file_name"]), annotations) for entry in used]
         names = [str(entry["name"]) for entry in categories]
         super().__init__(str(root), names, files, lambda index: objects[self.image_ids[index]])
 
@@ -98,17 +99,6 @@ def _order(entry: Mapping[str, Any]) -> tuple[bool, Any]:
 def _size(entry: Mapping[str, Any]) -> tuple[int, int] | None:
     height, width = entry.get("height"), entry.get("width")
     return (height, width) if isinstance(height, int) and isinstance(width, int) else None
-
-
-def _inside(directory: Path, name: Any, source: Any) -> str:
-    path = Path(str(name))
-    if path.is_absolute() or ".." in path.parts:
-        raise UserError(f"{source} names the image {quoted(str(name))}, which is not inside of {directory}.")
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        raise UserError(f"{source} names the image {quoted(str(name))}, which no file can be called.") from None
-    return str(directory / path)
 
 
 def _object(entry: Mapping[str, Any], label: int, size: tuple[int, int] | None) -> Object:

@@ -1,14 +1,13 @@
 """PASCAL VOC's layout: an XML file of boxes for each image (Everingham et al., 2010)."""
 
 import os
-import xml.etree.ElementTree
 from collections.abc import Sequence
 from pathlib import Path
 
 from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory, reading
+from jaxprune.data.annotations.voc import Corners, read_boxes
 from jaxprune.data.objects.base import Object, ObjectFiles, checked_box
 from jaxprune.errors import UserError
-from jaxprune.files import TEXT_LIMIT, read_bytes
 
 
 class VocObjects(ObjectFiles):
@@ -50,14 +49,6 @@ class VocObjects(ObjectFiles):
         super().__init__(str(root), class_names, files, read_objects)
 
 
-def _boxes(file: Path) -> list[tuple[str, tuple[float, float, float, float]]]:
-    boxes = []
+def _boxes(file: Path) -> list[tuple[str, Corners]]:
     with reading(file):
-        for item in xml.etree.ElementTree.fromstring(read_bytes(file, TEXT_LIMIT)).iter("object"):
-            sides = [item.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
-            if None in sides:
-                raise ValueError("an object has no bndbox of xmin, ymin, xmax and ymax")
-            # Pixel coordinates start at 1, and both ends are inclusive.
-            x0, y0, x1, y1 = (float(str(side)) for side in sides)
-            boxes.append((item.findtext("name", "object"), checked_box((x0 - 1, y0 - 1, x1, y1))))
-    return boxes
+        return [(name, checked_box(corners)) for name, corners in read_boxes(file)]

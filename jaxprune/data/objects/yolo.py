@@ -8,9 +8,9 @@ import numpy as np
 from jaxprune.data import decode
 from jaxprune.data.annotations.class_names import class_name, yolo_class_names
 from jaxprune.data.annotations.files import annotated_pictures, annotation_directory, existing_directory, reading
+from jaxprune.data.annotations.yolo import read_lines
 from jaxprune.data.objects.base import Object, ObjectFiles, checked_box, checked_polygon
-from jaxprune.errors import UserError
-from jaxprune.files import read_bytes, read_text
+from jaxprune.files import read_bytes
 
 
 class YoloObjects(ObjectFiles):
@@ -39,8 +39,8 @@ class YoloObjects(ObjectFiles):
             with reading(file):
                 with decode.open_image(read_bytes(files[index], decode.MAX_BYTES)) as picture:
                     size = np.array([picture.width, picture.height], float)
-                lines = filter(str.strip, read_text(file).splitlines() if file.is_file() else ())
-                return [_object(line, number, labels, size) for number, line in enumerate(lines)]
+                lines = read_lines(file, names) if file.is_file() else []
+                return [_object(labels[kind], values, size) for kind, values in lines]
 
         super().__init__(str(root), ordered, files, read)
 
@@ -54,11 +54,7 @@ def _beside(root: Path, folder: Path) -> Path | None:
     return pictures.joinpath(*inside) if pictures.joinpath(*inside).is_dir() else None
 
 
-def _object(line: str, number: int, labels: dict[int, int], size: np.ndarray) -> Object:
-    kind, *values = (float(word) for word in line.split())
-    if kind not in labels:
-        raise UserError(f"Line {number + 1} has the class {kind:g}, which has no name: add it to classes.txt.")
-    label = labels[int(kind)]
+def _object(label: int, values: list[float], size: np.ndarray) -> Object:
     if len(values) == 4:
         x, y, width, height = np.asarray(values) * np.tile(size, 2)
         return Object(checked_box((x - width / 2, y - height / 2, x + width / 2, y + height / 2)), label)

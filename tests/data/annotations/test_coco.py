@@ -33,6 +33,16 @@ def test_boxes_and_masks(tmp_path):
         open_annotations("coco", path=where["path"], annotations=str(tmp_path / "nothing.json"))
 
 
+def test_a_picture_outside_of_the_directory_is_refused(tmp_path):
+    write_picture(tmp_path / "a.jpg")
+    (tmp_path / "train").mkdir()
+    for name in ("../a.jpg", str(tmp_path / "a.jpg")):
+        content = {"images": [{"id": 7, "file_name": name}], "categories": [], "annotations": []}
+        write_text(tmp_path / "instances.json", json.dumps(content))
+        with pytest.raises(UserError, match=r"instances\.json names the image '.*a\.jpg', which is not inside of"):
+            open_annotations("coco", path=str(tmp_path / "train"), annotations=str(tmp_path / "instances.json"))
+
+
 def test_a_picture_with_an_unprintable_name_that_is_not_there_is_one_line(tmp_path):
     (tmp_path / "train").mkdir()
     entry = {"image_id": 7, "category_id": 17, "bbox": [6, 4, 6, 4]}

@@ -5,6 +5,7 @@ import pytest
 from regions import LOWER_RIGHT, assert_regions, only, write_picture, write_text
 
 from jaxprune.data.annotations import open_annotations
+from jaxprune.data.objects.yolo import YoloObjects
 from jaxprune.errors import UserError
 
 
@@ -23,6 +24,25 @@ def test_boxes_and_polygons(tmp_path):
     write_text(tmp_path / "boxes_yolo" / "a.txt", "0 0.1 0.2 0.3\n")
     with pytest.raises(UserError, match=r"Line 1 for .* has 3 numbers"):
         open_annotations("yolo", path=str(tmp_path))[0]
+
+
+def test_a_class_is_a_whole_number(tmp_path):
+    write_picture(tmp_path / "images" / "a.png")
+    write_text(tmp_path / "classes.txt", "cat\ndog\n")
+    write_text(tmp_path / "labels" / "a.txt", "0 .5 .5 .5 .5\n1.7 .5 .5 .5 .5\n")
+    for source in (open_annotations("yolo", path=str(tmp_path)), YoloObjects(tmp_path)):
+        with pytest.raises(UserError, match=r"a\.txt cannot be read: line 2 has the class 1\.7, which is no whole"):
+            source[0]
+
+
+@pytest.mark.parametrize("word", ["nan", "inf"])
+def test_a_polygon_is_finite(tmp_path, word):
+    write_picture(tmp_path / "images" / "a.png")
+    write_text(tmp_path / "classes.txt", "cat\n")
+    write_text(tmp_path / "labels" / "a.txt", f"0 {word} 0 1 0 1 1\n")
+    for source in (open_annotations("yolo", path=str(tmp_path)), YoloObjects(tmp_path)):
+        with pytest.raises(UserError, match=r"a\.txt cannot be read: a polygon has coordinates that are not .*finite"):
+            source[0]
 
 
 def test_pictures_of_one_name_do_not_share_an_annotation(tmp_path):
