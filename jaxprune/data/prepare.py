@@ -1,7 +1,6 @@
 """Turns a folder or an archive of class directories into a TFDS data set of ArrayRecord files, without TensorFlow."""
 
 import contextlib
-import gzip
 import io
 import lzma
 import os
@@ -111,14 +110,16 @@ def extract(archive: Path, directory: Path) -> Path:
             return directory
     except _REFUSED as error:
         raise UserError(f"Archive {str(archive)!r} is not safe to unpack: {shortened(error)}.") from error
-    except (*_DAMAGED, RuntimeError) as error:  # RuntimeError: encrypted, or compressed in a way that Python lacks
+    except (*_DAMAGED, OSError, RuntimeError) as error:  # RuntimeError: encrypted, or compressed in a way that Python lacks
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk; damaged gzip and bzip2 streams have no number
         raise UserError(
             f"{str(archive)!r} is not an archive that can be read ({shortened(error)}). Give a directory or one of: "
             f"{', '.join(ARCHIVES)}."
         ) from error
 
 
-_DAMAGED = (tarfile.ReadError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)
+_DAMAGED = (tarfile.ReadError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError)
 
 
 class _Entry(tarfile.TarInfo):

@@ -141,7 +141,7 @@ def test_what_is_no_archive_is_refused(tmp_path, name, content, message):
         prepare(tmp_path / name, tmp_path / "out")
 
 
-@pytest.mark.parametrize("kind", ["tar", "gztar", "xztar"])
+@pytest.mark.parametrize("kind", ["tar", "gztar", "bztar", "xztar"])
 def test_a_cut_or_damaged_archive_is_refused(folder, tmp_path, kind):
     archive = Path(shutil.make_archive(str(tmp_path / "in"), kind, root_dir=folder))
     assert prepare(archive, tmp_path / "whole").num_examples
