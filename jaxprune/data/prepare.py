@@ -110,9 +110,10 @@ def extract(archive: Path, directory: Path) -> Path:
             return directory
     except _REFUSED as error:
         raise UserError(f"Archive {str(archive)!r} is not safe to unpack: {shortened(error)}.") from error
-    except (*_DAMAGED, OSError, RuntimeError) as error:  # RuntimeError: encrypted, or compressed in a way that Python lacks
+    except (*_DAMAGED, OSError, RuntimeError) as error:
+        # Damaged gzip and bzip2 streams are OSErrors without a number; encrypted entries RuntimeErrors.
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the disk; damaged gzip and bzip2 streams have no number
+            raise
         raise UserError(
             f"{str(archive)!r} is not an archive that can be read ({shortened(error)}). Give a directory or one of: "
             f"{', '.join(ARCHIVES)}."
