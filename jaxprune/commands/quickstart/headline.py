@@ -133,10 +133,11 @@ def _plans(config: Config, rows: Mapping[str, BenchmarkRow]) -> dict[str, tuple[
 
 
 def _recall(ranked: Mapping[str, Any]) -> tuple[str, str] | None:
-    if "recall_over_centre" not in ranked:
+    if "recall_centre" not in ranked:
         return None
     beside = {name: ranked[f"recall_{name}"] for name in ("centre", "norm") if f"recall_{name}" in ranked}
     text = f"{ranked['recall']:.1%}; {', '.join(f'{name} {value:.1%}' for name, value in beside.items())}"
-    ends = (ranked[f"recall_over_centre{end}"] for end in ("", "_low", "_high"))
-    over = Interval(*ends)
+    if "recall_over_centre" not in ranked:  # of a run before there were intervals
+        return text, YES if ranked["recall"] > ranked["recall_centre"] else NO
+    over = Interval(*(ranked[f"recall_over_centre{end}"] for end in ("", "_low", "_high")))
     return f"{text}; {points(over)} over the centre", verdict(over, 0.0)
