@@ -74,7 +74,7 @@ def exit_of(confidence: Float[np.ndarray, "m n"], thresholds: Float[np.ndarray, 
     >>> exit_of(np.array([[0.5, 0.95], [0.6, 0.95]]), np.array([0.9, 0.9])).tolist()
     [1, 0]
     """
-    leaves = confidence >= np.asarray(thresholds)[:, None]
+    leaves = np.asarray(confidence) >= np.asarray(thresholds)[:, None]
     leaves[-1] = True
     return leaves.argmax(0).astype(np.int32)
 

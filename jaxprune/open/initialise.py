@@ -137,7 +137,7 @@ def _keeps_head(
         reason = ": the loaded one has another pooling"
     elif head != fresh:
         reason = f": the one in it is of {classes(head)} classes, and here are {classes(fresh)}"
-    elif are_named(recorded) and are_named(class_names) and tuple(recorded) != tuple(class_names):
+    elif _named(recorded) and _named(class_names) and tuple(recorded) != tuple(class_names):
         old, new = next(pair for pair in zip(recorded, class_names, strict=True) if pair[0] != pair[1])
         reason = f": the one in it is of other classes, such as {old!r} in place of {new!r}"
     else:
@@ -152,6 +152,6 @@ def _of_classifier(name: str, model: Any) -> bool:
     return name.startswith(model.classifier_parts) and not name.startswith("fc_norm.")
 
 
-def are_named(names: Sequence[str]) -> bool:
-    """Returns whether classes have names instead of just numbers."""
+def _named(names: Sequence[str]) -> bool:
+    """Whether classes have names instead of just numbers."""
     return bool(names) and tuple(names) != tuple(map(str, range(len(names))))

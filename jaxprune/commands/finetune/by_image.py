@@ -66,7 +66,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
         # Of a static network; its gates start open.
         model = load_pretrained(model, config.model.weights, new=("*masker_*",))
     model.preprocessing = inputs.preprocessing(config)
-    teacher = open_teacher(config, training.train.num_classes, training.train.class_names)
+    teacher = open_teacher(config, training.train)
     write_card(workdir, model, training.train.class_names)
     parts = split(model)
     running = {name: value[...] for name, value in variables(model).items() if isinstance(value, nnx.BatchStat)}

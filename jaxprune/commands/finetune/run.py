@@ -1,6 +1,7 @@
 """Trains a classifier and evaluates it on the way."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -49,7 +50,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     scorer = _scorer(config, model)
     model = _prepared(config, model, scorer)
     write_card(workdir, model, training.train.class_names)
-    teacher = open_teacher(config, training.train.num_classes, training.train.class_names)
+    teacher = open_teacher(config, training.train)
     step, parts = _step(config, model, training.steps, scorer, teacher), split(model)
     several = objective(config).classes == ASYMMETRIC
     logits = held_out.logits(parts, config.data.mean, config.data.std)
@@ -90,7 +91,7 @@ def described(config: Config, steps: Length, num_classes: int) -> DescribedStep:
     scorer = _scorer(config, nnx.eval_shape(lambda: _network(config, num_classes)))
     model = without_parameters(lambda: _prepared(config, _network(config, num_classes), scorer))
     several = num_classes if objective(config).classes == ASYMMETRIC else 0
-    teacher = open_teacher(config, num_classes)
+    teacher = open_teacher(config, SimpleNamespace(num_classes=num_classes))
     return DescribedStep(_step(config, model, steps, scorer, teacher), described_batch(config, several))
 
 
