@@ -121,7 +121,7 @@ def _of_nothing(content: Mapping[str, Any], class_ids: Any, classes: bool) -> Av
     for row, kind in enumerate(kinds):
         for column, (least, most) in enumerate(_AREAS.values()):
             there[row, column] = any(
-                least <= entry["area"] <= most for entry in objects if kind in (None, entry["category_id"])
+                least <= entry.get("area", 0) <= most for entry in objects if kind in (None, entry["category_id"])
             )
     values = np.where(there, 0.0, UNDEFINED)
     precision = np.broadcast_to(values[:, 0], (len(_OVERLAPS), 101, len(kinds))).copy()

@@ -50,18 +50,15 @@ def learning_rate(config: Config, steps: Length, scale: float = 1.0) -> optimize
     """The warm-up and cosine or step schedule of `config.optimizer`; the rate is scaled by batch size and `scale`."""
     settings = config.optimizer
     rate = scale * optimizer.effective_lr(settings.base_lr, config.batch_size, settings.lr_norm)
-    epochs = steps.total / steps.per_epoch if config.steps else config.epochs
-    stretch = epochs / config.epochs
-    warmup = stretch * min(settings.warmup_epochs, config.epochs)
+    warmup, of_epoch = min(settings.warmup_epochs, config.epochs), steps_of_epoch(config, steps)
     if settings.milestones:
-        milestones = [stretch * epoch for epoch in settings.milestones]
-        return optimizer.warmup_multistep(rate, warmup, milestones, steps.per_epoch, warmup_lr=settings.warmup_lr)
+        return optimizer.warmup_multistep(rate, warmup, settings.milestones, of_epoch, warmup_lr=settings.warmup_lr)
     return optimizer.warmup_cosine(
         rate,
         settings.min_lr,
         warmup,
-        epochs,
-        steps.per_epoch,
+        config.epochs,
+        of_epoch,
         warmup_lr=settings.warmup_lr,
         cosine_from_start=settings.cosine_from_start,
     )
