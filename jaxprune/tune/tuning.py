@@ -41,7 +41,7 @@ from jaxprune.tune.whole_networks import Timed, timed_in_turns, timed_within, ti
 from jaxprune.weights.fingerprint import fingerprint
 
 _log = logging.getLogger(__name__)
-_FORMAT = 2  # version of the stored results; other versions are recomputed
+_FORMAT = 3  # version of the stored results; other versions are recomputed
 
 
 def tune(
