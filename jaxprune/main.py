@@ -214,9 +214,13 @@ def _config_of_task(text: str) -> Config:
     """Returns the config of `FILE.py:arguments`.
 
     Raises:
-      UserError: it names no task.
+      UserError: it names no task, or asks for the arguments.
     """
-    config = load_config(text)
+    try:
+        config = load_config(text)
+    except Arguments as accepted:
+        file = text.partition(":")[0]
+        raise UserError(f"{text} names no argument ({accepted}): --config={file} --help explains them.") from None
     if "task" not in config:
         raise UserError(f"The config {text} names no task: write config.task = 'evaluate', or another, in its file.")
     return config
@@ -241,15 +245,29 @@ def checked(argv: list[str]) -> list[str]:
     path = config_path(file)
     # Without the colon ml_collections would pass no argument, and with it one.
     resolved = f"{path}:{arguments}" if _takes_argument(_function_of(path)) else str(path)
-    return [word.replace(text, resolved, 1) for word in argv]
+    words = list(argv)
+    for index, flag in _places(argv, "config"):
+        words[index] = f"{flag}{resolved}"
+    return words
 
 
 def _value(argv: list[str], flag: str) -> str | None:
+    """Returns the value of a flag, of the last one if it was given twice as absl does, or None."""
+    values = [argv[index].removeprefix(front) for index, front in _places(argv, flag)]
+    return values[-1] if values else None
+
+
+def _places(argv: list[str], flag: str) -> list[tuple[int, str]]:
+    """Returns the places of the words with a flag's value, and what is before it in them: `--flag=`, or nothing."""
+    places = []
     for index, word in enumerate(argv):
-        name, equals, value = word.lstrip("-").partition("=")
+        name, equals, _ = word.lstrip("-").partition("=")
         if word.startswith("-") and name == flag:
-            return value if equals else (argv[index + 1] if index + 1 < len(argv) else None)
-    return None
+            if equals:
+                places.append((index, word[: word.index("=") + 1]))
+            elif index + 1 < len(argv):
+                places.append((index + 1, ""))
+    return places
 
 
 def _leaves(config: Config, prefix: str = "") -> list[str]:

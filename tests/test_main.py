@@ -183,6 +183,16 @@ def test_an_unknown_config_file_or_argument_is_refused_with_the_nearest():
         main.checked(["x", f"--config={CONFIGS}/mim/imagenet.py:epochs=many"])
     with pytest.raises(UserError, match=r"--config=configs/quickstart\.py"):
         main.checked(["x", "--workdir=here"])
+    with pytest.raises(UserError, match=r"quickstart\.py:\? names no argument \(smoke, .*quickstart\.py --help"):
+        main.checked(["x", f"--config={CONFIGS}/quickstart.py:?"])
+
+
+def test_only_the_config_of_the_command_line_is_resolved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = CONFIGS / "mim" / "imagenet.py"
+    words = ["x", "--config", "configs/mim/imagenet.py", "--workdir=runs/configs/mim/imagenet.py"]
+    assert main.checked(words) == ["x", "--config", f"{file}:", words[-1]]
+    assert main.checked(["x", "--config=configs/evaluate.py", f"--config={file}:smoke", "--config.epochs=3"])
 
 
 @pytest.mark.parametrize(

@@ -172,30 +172,9 @@ class MaskRCNN(Detector):
         batch = proposals.boxes.shape[:2]
         return boxes.reshape(*batch, -1), jax.nn.softmax(logits).reshape(*batch, -1)
 
-    def loss(
-        self,
-        images: Float[Array, "b h w c"],
-        objects: Objects,
-        *,
-        sizes: Float[Array, "b 2"] | None = None,
-        sampling: Sampling | None = None,
-        train: bool = True,
-        key: PRNGKeyArray | None = None,
-    ) -> tuple[Float[Array, ""], DetectionLoss]:
-        """See `Detector`.
-
-        Raises:
-          UserError: there is neither a key nor a sampling.
-        """
-        if sampling is None and key is None:
-            raise UserError("Training samples anchors and boxes: pass key=jax.random.key(…), or sampling=.")
-        keys: Any = (None, None) if key is None else jax.random.split(key)
-        pyramid = self.maps(images, train=train, key=keys[0])
-        return self.loss_of(pyramid, images, objects, sizes=sizes, sampling=sampling, key=keys[1], train=train)
-
     def loss_of(
         self,
-        pyramid: list[Float[Array, "b _ _ c"]],
+        maps: list[Float[Array, "b _ _ c"]],
         images: Float[Array, "b h w c"],
         objects: Objects,
         *,
@@ -204,12 +183,12 @@ class MaskRCNN(Detector):
         train: bool = True,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, ""], DetectionLoss]:
-        """The loss of maps that `maps` returned; see `loss`."""
+        """See `Detector`."""
         sizes = _sizes(images, sizes)
         valid = objects.valid & box_ops.nonempty(objects.boxes)
         boxes = jnp.where(valid[..., None], objects.boxes, 0.0).astype(jnp.float32)
-        logits, offsets = self.rpn(pyramid)
-        places = self.rpn.anchors(pyramid, images.shape[1])
+        logits, offsets = self.rpn(maps)
+        places = self.rpn.anchors(maps, images.shape[1])
         drawn = self._sampling(len(images), sum(map(len, places)), valid.shape[1], train, key)
         drawn = drawn if sampling is None else sampling
         losses, of_anchors = self.rpn.losses(logits, offsets, places, boxes, valid, drawn.anchors)
@@ -217,10 +196,10 @@ class MaskRCNN(Detector):
         options: Any = {"num": self.roi_batch, "overlap": OVERLAP, "num_classes": self.num_classes}
         draw = jax.vmap(lambda *parts: sampled_boxes(*parts, **options))
         sampled = draw(proposals.boxes, proposals.valid, boxes, objects.classes, valid, drawn.proposals)
-        of_boxes, details = self._box_losses(pyramid, images, sampled, boxes, objects.classes, valid, sizes)
+        of_boxes, details = self._box_losses(maps, images, sampled, boxes, objects.classes, valid, sizes)
         losses = {**of_boxes, **losses}
         if self.mask_head is not None and objects.masks is not None:
-            losses["loss_mask"], details["masks"] = self._mask_loss(pyramid, images, sampled, objects.masks)
+            losses["loss_mask"], details["masks"] = self._mask_loss(maps, images, sampled, objects.masks)
         details |= {"rpn": (logits, offsets, places), "anchors": of_anchors}
         details |= {"proposals": proposals, "sampled": sampled}
         return jnp.stack(list(losses.values())).sum(), DetectionLoss(losses, details)

@@ -12,6 +12,7 @@ from jaxprune import checkpoints, commands, mim
 from jaxprune.checkpoints import store
 from jaxprune.checkpoints.store import load_params
 from jaxprune.commands import pretrain
+from jaxprune.commands.pretrain.run import _warn_of_warmup
 from jaxprune.commands.shared import training
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.attention_masking import attention_weights
@@ -200,6 +201,16 @@ def config(**changes):
     settings = pretrain.smoke(settings)
     settings.epochs = 3.0
     return settings
+
+
+@pytest.mark.parametrize(("warmup", "warned"), [(0, 0), (2, 0), (3, 1), (4, 1)])
+def test_a_warm_up_as_long_as_the_run_is_told(warmup, warned, caplog):
+    settings = config(warmup_epochs=warmup)
+    for steps in (0, 6):  # of 4 an epoch, or stretched
+        settings.steps = steps
+        caplog.clear()
+        _warn_of_warmup(settings, create(warmup_epochs=warmup), training.Length(4, steps or 12))
+        assert caplog.text.count(f"3 epochs do not exceed config.mim.warmup_epochs={warmup}") == warned
 
 
 @pytest.mark.slow

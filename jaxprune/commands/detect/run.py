@@ -115,9 +115,9 @@ def _loss(config: Config, parts: Split, frozen: dict[str, jax.Array]) -> LossFn:
     def loss_fn(params, batch, key):
         images, sizes, objects = detector_input(batch, **pixels)
         network = merge(parts.graph, {**params, **frozen}, parts.rest)
-        if config.frozen and hasattr(network, "loss_of"):  # the encoder computes as in the test
-            pyramid = network.maps(images)
-            loss, shares = network.loss_of(pyramid, images, objects, sizes=sizes, key=key)
+        if config.frozen:  # the encoder computes as in the test
+            maps = network.maps(images)
+            loss, shares = network.loss_of(maps, images, objects, sizes=sizes, key=key)
         else:
             loss, shares = network.loss(images, objects, sizes=sizes, train=True, key=key)
         return loss, dict(shares.losses)

@@ -1,5 +1,6 @@
 """Trains a framework of masked pre-training, and draws its reconstructions on the way."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED, KEPT, LossFn
 from jaxprune.train.writer import Writer
 
+_log = logging.getLogger(__name__)
+
 PICTURES = 6
 PICTURED = 8  # times as many images are read, to find some of other classes
 
@@ -51,6 +54,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     training = Training.of(config, workdir)
     model = build("mim", arguments_of(config), dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     model.preprocessing = inputs.preprocessing(config)
+    _warn_of_warmup(config, model, training.steps)
     parts = split(model)
     write_card(workdir, model, fixed={name: a for name, a in parts.rest.items() if name.startswith(STORED)})
     fixed = parallel.replicate(training.mesh, parts.rest)
@@ -80,6 +84,19 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         beside=_masks_on_host(model) if config.masks_on_host else None,
     )
     return interrupted(result) or training.conclude(training.outcome(result), describe)
+
+
+def _warn_of_warmup(config: Config, model: Any, steps: Length) -> None:
+    """Warns if a framework trains as its base does to the end of the run."""
+    last = int((steps.total - 1) // steps_of_epoch(config, steps))
+    if "warmup" in model.phase(last):
+        _log.warning(
+            "%s masks as in its warm-up to the end of the run: the %g epochs do not exceed "
+            "config.mim.warmup_epochs=%s. Lower it, or train for more epochs.",
+            type(model).__name__,
+            config.epochs,
+            model.warmup_epochs,
+        )
 
 
 def described(config: Config, steps: Length, num_classes: int) -> DescribedStep:

@@ -2,9 +2,11 @@
 
 from typing import Any, NamedTuple
 
+import jax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.dense.parts.base import DenseNetwork
+from jaxprune.errors import UserError
 from jaxprune.ops.instance_masks import Outlines
 
 
@@ -88,6 +90,12 @@ class Detector(DenseNetwork):
         """
         raise NotImplementedError
 
+    def maps(
+        self, images: Float[Array, "b h w c"], *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> list[Float[Array, "b _ _ c"]]:
+        """What the heads read of the images: everything that the encoder computes."""
+        raise NotImplementedError
+
     def loss(
         self,
         images: Float[Array, "b h w c"],
@@ -103,5 +111,26 @@ class Detector(DenseNetwork):
         Args:
           sizes: see `__call__`.
           sampling: random numbers instead of drawn ones; `key` is then only needed for DropPath.
+
+        Raises:
+          UserError: there is neither a key nor a sampling.
         """
+        keys: Any = (None, None) if key is None else jax.random.split(key)
+        if sampling is None and key is None:
+            raise UserError("Training samples anchors and boxes: pass key=jax.random.key(…), or sampling=.")
+        maps = self.maps(images, train=train, key=keys[0])
+        return self.loss_of(maps, images, objects, sizes=sizes, sampling=sampling, key=keys[1], train=train)
+
+    def loss_of(
+        self,
+        maps: list[Float[Array, "b _ _ c"]],
+        images: Float[Array, "b h w c"],
+        objects: Objects,
+        *,
+        sizes: Float[Array, "b 2"] | None = None,
+        sampling: Sampling | None = None,
+        train: bool = True,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, ""], DetectionLoss]:
+        """The loss of what `maps` returned, as when a frozen encoder computes as in a test; see `loss`."""
         raise NotImplementedError
