@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.nn.restore import set_aside
 from jaxprune.nn.tokens import Attended, Tokens
+from jaxprune.ops.row_layout import end_to_end
 from jaxprune.ops.unmerge import unmerge
 
 
@@ -55,6 +56,7 @@ class Reducible(nnx.Module):
         """Calls the reducer; its report has the rows that it dropped if the plan brings them back."""
         reducer: Any = self.reducer
         reduced, report = reducer(tokens, attended, train=train, key=key)
+        reduced = reduced._replace(x=end_to_end(reduced.x))
         if reducer.step.restore == "zero" or reducer.drops is False:
             return reduced, report
         arriving = tokens.x.shape[1] - self.num_prefix_tokens

@@ -1,11 +1,12 @@
 """Token reduction and progressive reconstruction by the estimates of accelerators' compilers; nothing runs on a device.
 
 python scripts/benchmarks/compiled.py [--targets v5e h100] [--methods topk tome …] [--keep-rate 0.7] [--depth 4]
-                                      [--multiple-of 128] [--batch 32] [--frameworks mae] [--out benchmark_compiled.csv]
+                                      [--reduction-loc 3 6 9] [--multiple-of 128] [--batch 32] [--frameworks mae]
+                                      [--out benchmark_compiled.csv]
 
-Every method reduces a ViT of few equal blocks (unrolled blocks take long to compile) after each block but the last, in
-bfloat16, and is compiled for one described chip. "implied" is the speed-up that its FLOPs promise,
-"estimated" that of the compiler's cycles (TPU) or of the roofline of each kernel of the optimised program (GPU).
+Every method reduces a ViT of few equal blocks (unrolled blocks take long to compile), at all but the first or at
+`--reduction-loc`, in bfloat16, and is compiled for one described chip. "implied" is the speed-up that its FLOPs
+promise, "estimated" that of the compiler's cycles (TPU) or of the roofline of each kernel of the optimised program (GPU).
 Frameworks are whole training steps with full and progressive reconstruction. Needs the extras tpu-compile and
 cuda-compile. Rows that the CSV has already are not compiled again.
 """
@@ -48,6 +49,11 @@ class Row:
     estimated: float = column("estimated")
 
 
+def places(args):
+    """Returns the blocks that reduce."""
+    return tuple(args.reduction_loc or range(1, args.depth))
+
+
 def classifier(args, method):
     """Returns the forward pass of a classifier, dense or under a method, lowered; and its GFLOP."""
     sizes = {"depth": args.depth, "embed_dim": args.width, "num_heads": args.num_heads, "img_size": args.img_size}
@@ -61,7 +67,7 @@ def classifier(args, method):
             plan = Plan(steps=(at,))
             scorer = scoring.create("centre", grid=model.grid)
             return reduction.apply(model, plan, scorer=scorer, rngs=nnx.Rngs(0))
-        plan = Plan(method, args.keep_rate, tuple(range(1, args.depth)), multiple_of=args.multiple_of)
+        plan = Plan(method, args.keep_rate, places(args), multiple_of=args.multiple_of)
         return reduction.apply(model, plan, rngs=nnx.Rngs(0))
 
     def lowered():
@@ -105,6 +111,7 @@ def main():
     parser.add_argument("--keep-rate", type=float, default=0.7)
     parser.add_argument("--multiple-of", type=int, default=1, help="rows behind a step are rounded up to a multiple")
     parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--reduction-loc", nargs="*", type=int, help="blocks that reduce, from 0; all but the first")
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--num-heads", type=int, default=6)
     parser.add_argument("--img-size", type=int, default=224)
@@ -114,6 +121,7 @@ def main():
     accelerators.stay_on_cpu()
     setting = f"keep {args.keep_rate:g}, {args.depth} blocks, batch {args.batch}"
     setting += f", rows of {args.multiple_of}" if args.multiple_of > 1 else ""
+    setting += f", at {' '.join(map(str, places(args)))}" if args.reduction_loc else ""
     rows = stored_table.read(Row, args.out)
     pairs = [(name, f"{name} {kind}") for name in args.frameworks for kind in (FULL, PROGRESSIVE)]
     programs = [(DENSE, DENSE, classifier), *((DENSE, method, classifier) for method in args.methods)]
