@@ -56,7 +56,8 @@ class Reducible(nnx.Module):
         """Calls the reducer; its report has the rows that it dropped if the plan brings them back."""
         reducer: Any = self.reducer
         reduced, report = reducer(tokens, attended, train=train, key=key)
-        reduced = reduced._replace(x=end_to_end(reduced.x))
+        if not train:  # in a training step of MAE it cost 1.6 % of the cycles
+            reduced = reduced._replace(x=end_to_end(reduced.x))
         if reducer.step.restore == "zero" or reducer.drops is False:
             return reduced, report
         arriving = tokens.x.shape[1] - self.num_prefix_tokens

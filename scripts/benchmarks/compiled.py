@@ -6,8 +6,8 @@ python scripts/benchmarks/compiled.py [--targets v5e h100] [--methods topk tome 
 
 Every method reduces a ViT of few equal blocks (unrolled blocks take long to compile), at all but the first or at
 `--reduction-loc`, in bfloat16, and is compiled for one described chip. "implied" is the speed-up that its FLOPs
-promise, "estimated" that of the compiler's cycles (TPU) or of the roofline of each kernel of the optimised program (GPU).
-Frameworks are whole training steps with full and progressive reconstruction. Needs the extras tpu-compile and
+promise, "estimated" that of the compiler's cycles (TPU) or of the roofline of each kernel of the optimised program
+(GPU). Frameworks are whole training steps with full and progressive reconstruction. Needs the extras tpu-compile and
 cuda-compile. Rows that the CSV has already are not compiled again.
 """
 
