@@ -15,9 +15,7 @@ from jaxprune.nn.relative_bias import table_rows
 from jaxprune.nn.tokens import Attended
 from jaxprune.ops import tensor_parallel
 from jaxprune.ops.blocks import by_rows, rows_and_sums
-from jaxprune.ops.platform import platform
-
-_FEWEST_ROWS = 8  # of a product on a TPU's matrix unit
+from jaxprune.ops.platform import FEWEST_ROWS, platform
 
 
 class Heads(NamedTuple):
@@ -129,7 +127,7 @@ def _first_weights(
     if platform() != "tpu":
         return attention_weights(q[:, :, :1], k, bias)[:, :, 0]
     # A single row would be summed without the matrix unit, from another order of the keys.
-    return jax.nn.softmax(_ordered_logits(q[:, :, :_FEWEST_ROWS], k, bias)[:, :, 0], axis=-1)
+    return jax.nn.softmax(_ordered_logits(q[:, :, :FEWEST_ROWS], k, bias)[:, :, 0], axis=-1)
 
 
 def _swap(x: Float[Array, "b h n d"]) -> Float[Array, "b n h d"]:
@@ -141,6 +139,8 @@ def _attend_and_receive(
     q: Array, k: Array, v: Array, bias: Array | None, policy: Float[Array, "b n"] | None
 ) -> tuple[Float[Array, "b h m d"], Float[Array, "b h n"]]:
     """Attention by plain products, and the attention that each key receives from the queries of policy 1."""
+    if platform() == "tpu":
+        return _attend_and_receive_by_products(q, k, v, bias, policy)
     if platform() != "cpu":
         weights = jax.nn.softmax(_ordered_logits(q, k, bias), axis=-1)
         out = _swap(jnp.einsum("bhmn,bnhd->bmhd", weights.astype(v.dtype), _swap(v)))
@@ -151,6 +151,19 @@ def _attend_and_receive(
     # Without normalising the matrix first, which takes another pass over it (measured: 1 % of a ViT-S under K-Medoids).
     received = jax.lax.dot_general(share, scores, (((1,), (1,)), ((0,), (0,))), precision=jax.lax.Precision.HIGHEST)
     return _gather(scores, total, v), received.reshape(b, h, -1)
+
+
+def _attend_and_receive_by_products(
+    q: Array, k: Array, v: Array, bias: Array | None, policy: Float[Array, "b n"] | None
+) -> tuple[Float[Array, "b h m d"], Float[Array, "b h n"]]:
+    """`_attend_and_receive` for TPUs: sums over queries by the matrix unit, of weights as they are for the values."""
+    b, h, m, _ = q.shape
+    weights = jax.nn.softmax(_ordered_logits(q, k, bias), axis=-1).astype(v.dtype)
+    out = _swap(jnp.einsum("bhmn,bnhd->bmhd", weights, _swap(v)))
+    counted = jnp.ones((b, m)) if policy is None else policy
+    rows = jnp.broadcast_to(counted.astype(v.dtype)[:, None, None, :], (b, h, FEWEST_ROWS, m))
+    precise: Any = {"precision": jax.lax.Precision.HIGHEST, "preferred_element_type": jnp.float32}
+    return out, jnp.einsum("bhgm,bhmn->bhgn", rows, weights, **precise)[:, :, 0]
 
 
 def _received(weights: Float[Array, "b h m n"], policy: Float[Array, "b m"] | None) -> Float[Array, "b h n"]:

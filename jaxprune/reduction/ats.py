@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 from jaxprune.nn import attention_kernels
 from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
+from jaxprune.ops.platform import platform
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
 from jaxprune.reduction.parts.clusters import first_min
 from jaxprune.reduction.parts.keep_rows import present
@@ -46,8 +47,8 @@ class ATS(Reducer):
         policy = tokens.policy
         steps = sample_steps(self.step.num_keep)
         sample = official_sample if self.official else published_sample
-        attn, values = (present(field)[:, :, prefix:] for field in (attended.cls_attn, attended.values))
-        picked = sample(*jax.lax.stop_gradient((attn, values, policy[:, prefix:])), steps)
+        fields = present(attended.cls_attn), squared_lengths(present(attended.values)), policy
+        picked = sample(*jax.lax.stop_gradient([field[..., prefix:] for field in fields]), steps)
         ids, valid = distinct(picked, n - prefix, self.num_tokens())
 
         kept = jnp.where(valid, ids, -1)
@@ -70,11 +71,29 @@ def sample_steps(num_keep: int) -> np.ndarray:
     return np.arange(1 / (2 * count), (2 * count - 1) / (2 * count), 1 / count).astype(np.float32)
 
 
+def squared_lengths(values: Float[Array, "b h n e"]) -> Float[Array, "b h n"]:
+    """The squared norm of each value, in float32."""
+    squares = jnp.square(values.astype(jnp.float32))
+    if platform() != "tpu":
+        return squares.sum(-1)
+    # By a product, which leaves them in the order in which they are computed: half the cycles by a v5e's compiler.
+    b, h, n, e = squares.shape
+    of_heads = jnp.repeat(jnp.eye(h), e, axis=0)
+    rows = squares.swapaxes(1, 2).reshape(b * n, h * e)
+    return jnp.matmul(rows, of_heads, precision=jax.lax.Precision.HIGHEST).reshape(b, n, h).swapaxes(1, 2)
+
+
 def significance(
     cls_attn: Float[Array, "b h n"], values: Float[Array, "b h n e"], eps: float = 1e-6
 ) -> Float[Array, "b n"]:
     """CLS attention times the norm of the value, summed over the heads and normalised to sum to one."""
-    score = (cls_attn * jnp.linalg.norm(values.astype(jnp.float32), axis=-1)).sum(1)
+    return _significance(cls_attn, squared_lengths(values), eps)
+
+
+def _significance(
+    cls_attn: Float[Array, "b h n"], squares: Float[Array, "b h n"], eps: float = 1e-6
+) -> Float[Array, "b n"]:
+    score = (cls_attn * jnp.sqrt(squares)).sum(1)
     return score / (score.sum(1, keepdims=True) + eps)
 
 
@@ -85,19 +104,22 @@ def cumulative(scores: Float[Array, "b n"], policy: Float[Array, "b n"]) -> Floa
 
 
 def published_sample(
-    cls_attn: Float[Array, "b h n"], values: Float[Array, "b h n e"], policy: Float[Array, "b n"], steps: np.ndarray
+    cls_attn: Float[Array, "b h n"], squares: Float[Array, "b h n"], policy: Float[Array, "b n"], steps: np.ndarray
 ) -> Int[Array, "b s"]:
-    """The token whose cumulative share is nearest to each step; ties go to the first."""
-    cdf = cumulative(significance(cls_attn, values), policy)
+    """The token whose cumulative share is nearest to each step; ties go to the first.
+
+    Args:
+      squares: see `squared_lengths`.
+    """
+    cdf = cumulative(_significance(cls_attn, squares), policy)
     return _nearest(jnp.broadcast_to(jnp.asarray(steps)[None, :], (cdf.shape[0], len(steps))), cdf)
 
 
 def official_sample(
-    cls_attn: Float[Array, "b h n"], values: Float[Array, "b h n e"], policy: Float[Array, "b n"], steps: np.ndarray
+    cls_attn: Float[Array, "b h n"], squares: Float[Array, "b h n"], policy: Float[Array, "b n"], steps: np.ndarray
 ) -> Int[Array, "b s"]:
     """As `published_sample`, with the scores, the order and the grid of the ATS authors' code."""
-    norm = jnp.sqrt(jnp.square(values.astype(jnp.float32)).sum((1, 3)))
-    score = jnp.where(policy > 0, cls_attn.sum(1) * norm, 0.0)
+    score = jnp.where(policy > 0, cls_attn.sum(1) * jnp.sqrt(squares.sum(1)), 0.0)
     order = jnp.argsort(score, axis=1, stable=True)
     cdf = jnp.cumsum(jax.vmap(lambda s, o: s[o])(score, order), axis=1)
     low, high = cdf[:, :1], cdf[:, -1:]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune import errors
+from jaxprune.nn.tokens import take
 from jaxprune.reduction.parts import clusters
 from jaxprune.reduction.parts.base import Reducer
 from jaxprune.reduction.parts.keep_rows import best, present, unchanged
@@ -152,5 +153,6 @@ class KMedoids(Reducer):
             first=first,
             absent=tokens.policy[:, prefix:] == 0 if self.step.has_absent else None,
         )
-        rows = jax.vmap(lambda x, c: x[c])(x, centres)
-        return clusters.clustered(tokens, rows, assign, centres, self.step)
+        kept = take(tokens.x, centres, prefix)
+        reduced, report = clusters.clustered(tokens, kept[:, prefix:], assign, centres, self.step)
+        return reduced._replace(x=kept), report

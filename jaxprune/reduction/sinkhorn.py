@@ -11,9 +11,12 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.nn import attention_kernels
+from jaxprune.ops.platform import FEWEST_ROWS, platform
 from jaxprune.reduction.parts import clusters
 from jaxprune.reduction.parts.base import Reducer
 from jaxprune.reduction.parts.mixtures import Logits, Mixture, mixed
+
+_SMALLEST_EPS = 0.05  # exponentials of cosines over it are between e⁻²⁰ and e²⁰
 
 
 def unit(x: Float[Array, "*lead d"]) -> Float[Array, "*lead d"]:
@@ -25,13 +28,34 @@ def unit(x: Float[Array, "*lead d"]) -> Float[Array, "*lead d"]:
 
 
 def transport(scores: Float[Array, "b k n"], eps: float = 1.0, iterations: int = 3) -> Float[Array, "b k n"]:
-    """Entropic optimal transport of tokens to clusters, by Sinkhorn's iterations in the log domain.
+    """Entropic optimal transport of tokens to clusters, by Sinkhorn's iterations.
 
-    Both marginals are 1/(k + n), as in the published code. Every token's weights sum to one over the clusters.
+    Both marginals are 1/(k + n), as in the published code. Every token's weights sum to one over the clusters. Scores
+    are cosines: where `eps` allows, one exponential of them serves all iterations; else they are in the log domain.
     """
-    marginal = -math.log(scores.shape[1] + scores.shape[2])
-    z = scores / eps
-    of_token = jnp.zeros((scores.shape[0], 1, scores.shape[2]), scores.dtype)
+    if eps < _SMALLEST_EPS:
+        return _transport_of_logarithms(scores / eps, iterations)
+    marginal = 1 / (scores.shape[1] + scores.shape[2])
+    kernel = jnp.exp(scores / eps)
+    of_token = jnp.ones((scores.shape[0], scores.shape[2]), scores.dtype)
+    for _ in range(iterations):
+        of_cluster = marginal / _weighted_sum(kernel, of_token, axis=2)
+        of_token = marginal / _weighted_sum(kernel, of_cluster, axis=1)
+    return kernel * of_cluster[:, :, None] * (of_token / marginal)[:, None, :]
+
+
+def _weighted_sum(kernel: Float[Array, "b k n"], weights: Float[Array, "b _"], axis: int) -> Float[Array, "b _"]:
+    """The sum of the kernel over an axis, times weights."""
+    if platform() != "tpu":
+        return (kernel * jnp.expand_dims(weights, 3 - axis)).sum(axis)
+    rows = jnp.broadcast_to(weights[:, None, :], (len(weights), FEWEST_ROWS, weights.shape[1]))
+    contracted = (((2,), (axis,)), ((0,), (0,)))
+    return jax.lax.dot_general(rows, kernel, contracted, precision=jax.lax.Precision.HIGHEST)[:, 0]
+
+
+def _transport_of_logarithms(z: Float[Array, "b k n"], iterations: int) -> Float[Array, "b k n"]:
+    marginal = -math.log(z.shape[1] + z.shape[2])
+    of_token = jnp.zeros((z.shape[0], 1, z.shape[2]), z.dtype)
     for _ in range(iterations):
         of_cluster = marginal - logsumexp(z + of_token, axis=2, keepdims=True)
         of_token = marginal - logsumexp(z + of_cluster, axis=1, keepdims=True)
