@@ -113,7 +113,7 @@ class Module(NamedTuple):
                     yield from self._steps(part, times * repeats, inside)
 
     def _repeats(self, loop: Instruction, computation: str) -> int:
-        """How often a loop runs: as the compiler says, or counted in ones up to a constant (TPUs); else 1."""
+        """How often a loop runs: as the compiler says, or counted in equal steps up to a constant (TPUs); else 1."""
         if trips := _TRIPS.search(loop.attributes):
             return int(trips.group(1))
         if (counted := self._counted(loop)) is None:
@@ -121,7 +121,18 @@ class Module(NamedTuple):
         index, end = counted
         state = self._origin(loop.operands[0], computation)
         start = self._origin(state.operands[index], computation) if state and state.op == "tuple" else None
-        return max(end - (int(start.text) if start and start.op == "constant" else 0), 0)
+        distance = end - (int(start.text) if start and start.op == "constant" else 0)
+        return max(-(-distance // self._stride(loop, index)), 0)
+
+    def _stride(self, loop: Instruction, index: int) -> int:
+        """By how much a round raises the counter: 2 in a loop that was unrolled once; 1 where that is not seen."""
+        (body,) = loop.calls
+        state = self.computations[body][-1]
+        counter = self._origin(state.operands[index], body) if state.op == "tuple" else None
+        if counter is None or counter.op != "add":
+            return 1
+        terms = [self._origin(name, body) for name in counter.operands]
+        return max((int(term.text) for term in terms if term and term.op == "constant"), default=1)
 
     def _counted(self, loop: Instruction) -> tuple[int, int] | None:
         """Where the counter of a loop is in its state, and the constant that it stays below; None for other loops."""

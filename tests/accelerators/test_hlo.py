@@ -82,8 +82,8 @@ def test_cycles_of_a_loop_count_as_often_as_it_runs():
     assert program_text.cycles(Module.parse(GPU)).total() == 0
 
 
-def loop(start="0", end="12", compare="compare(%i.1, %end), direction=LT"):
-    """A loop as TPUs' compiler writes it: its length stands in the condition only."""
+def loop(start="0", end="12", stride="1", compare="compare(%i.1, %end), direction=LT"):
+    """A loop as TPUs' compiler writes it: its length stands in the condition and in the counter's steps only."""
     return f"""HloModule jit_loop
 
 %body (state: (s32[], f32[16,8])) -> (s32[], f32[16,8]) {{
@@ -91,7 +91,9 @@ def loop(start="0", end="12", compare="compare(%i.1, %end), direction=LT"):
   %x = f32[16,8]{{1,0}} get-tuple-element(%state), index=1
   %i = s32[]{{:T(128)}} get-tuple-element(%state), index=0
   %copy.1 = f32[16,8]{{1,0}} copy(%x), backend_config={{"window_config":{{"estimated_cycles":"100"}}}}
-  ROOT %next = (s32[]{{:T(128)}}, f32[16,8]{{1,0:T(8,128)}}) tuple(%i, %copy.1)
+  %stride = s32[]{{:T(128)}} constant({stride})
+  %i.2 = s32[]{{:T(128)}} add(%i, %stride)
+  ROOT %next = (s32[]{{:T(128)}}, f32[16,8]{{1,0:T(8,128)}}) tuple(%i.2, %copy.1)
 }}
 
 %condition (state.1: (s32[], f32[16,8])) -> pred[] {{
@@ -118,6 +120,8 @@ ENTRY %main (x.1: f32[16,8]) -> f32[16,8] {{
         ({}, 12),
         ({"start": "2"}, 10),
         ({"start": "12"}, 0),
+        ({"stride": "2"}, 6),
+        ({"start": "1", "stride": "2"}, 6),
         ({"compare": "compare(%i.1, %end), direction=NE"}, 1),
         ({"compare": "parameter(1)"}, 1),
     ],
