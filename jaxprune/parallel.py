@@ -55,7 +55,8 @@ def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[Any] | No
     """Returns a mesh over `devices` (all of them by default, or those of `on_devices`) with the named axis sizes.
 
     Slices of TPUs, which only the network of the data centre joins, follow each other along the first axis whose size
-    they divide: on a mesh such as data=2,fsdp=-1 gradients cross that network, and gathered parameters do not.
+    they divide: on a mesh such as data=2,fsdp=-1 gradients cross that network, and gathered parameters do not. The
+    devices of the axis `tensor`, which read the same images, are of one process where that fits.
 
     Args:
       axes: {axis name: size}, `{"data": -1}` by default; one size may be -1, which takes the remaining devices.
@@ -77,10 +78,27 @@ def make_mesh(axes: Mapping[str, int] | None = None, devices: Sequence[Any] | No
             "devices; at most one of them may be -1, which takes the remaining devices."
         )
     types = (AxisType.Auto,) * len(axes)
+    within = _within_a_process(axes, devices) if axes.get(TENSOR, 1) > 1 else None
+    if within is not None:
+        across = [size // local for size, local in zip(axes.values(), within, strict=True)]
+        placed = mesh_utils.create_hybrid_device_mesh(within, across, devices, process_is_granule=True)
+        return Mesh(placed, tuple(axes), axis_types=types)
     slices = len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"})
     if slices > 1:
         return Mesh(_by_slice(devices, axes, slices), tuple(axes), axis_types=types)
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=types, devices=devices)
+
+
+def _within_a_process(axes: Mapping[str, int], devices: Sequence[Any]) -> list[int] | None:
+    """The part of each axis inside of a process, with all of the tensor axis; None if that does not fit, or for one."""
+    processes = len({device.process_index for device in devices})
+    left, parts = len(devices) // processes, {}
+    others = [name for name in reversed(axes) if name != TENSOR]  # from the last, so that a process has shares in a row
+    for name in (TENSOR, *others):
+        parts[name] = math.gcd(axes[name], left)
+        left //= parts[name]
+    fits = processes > 1 and left == 1 and parts[TENSOR] == axes[TENSOR] and len(devices) % processes == 0
+    return [parts[name] for name in axes] if fits else None
 
 
 def _by_slice(devices: Sequence[Any], axes: Mapping[str, int], slices: int) -> np.ndarray:
@@ -93,7 +111,7 @@ def _by_slice(devices: Sequence[Any], axes: Mapping[str, int], slices: int) -> n
         )
     across = [slices if name == between else 1 for name in axes]
     within = [size // count for size, count in zip(axes.values(), across, strict=True)]
-    return mesh_utils.create_hybrid_device_mesh(within, across, devices)
+    return mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
 
 
 def mesh_from_text(text: str) -> Mesh:
@@ -112,9 +130,10 @@ def mesh_from_text(text: str) -> Mesh:
         axes[name] = int(size or 0)
     mesh = make_mesh(axes)
     if any(len({device.process_index for device in share}) > 1 for share in _by_share(mesh)):
+        processes = len({device.process_index for device in mesh.devices.flat})
         raise UserError(
-            f"On the mesh {_sizes(mesh.shape)} processes would have to read the same images: write {TENSOR} last, with "
-            f"a size that divides the {jax.local_device_count()} devices of a process."
+            f"On the mesh {_sizes(mesh.shape)} processes would have to read the same images: give {TENSOR} a size that "
+            f"divides the {mesh.devices.size // processes} devices of a process."
         )
     return mesh
 

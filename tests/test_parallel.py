@@ -125,6 +125,23 @@ def test_a_tensor_axis_splits_blocks_and_fsdp_what_is_left_of_them():
     assert {sharding.spec for sharding in parallel.param_shardings(odd, BLOCK).values()} == {P()}
 
 
+@pytest.mark.parametrize(
+    ("axes", "local"),
+    [
+        ({"data": 4, "tensor": 4}, (1, 4)),
+        ({"data": -1, "tensor": 2}, (2, 2)),
+        ({"tensor": 4, "data": 4}, (4, 1)),
+        ({"data": 4, "fsdp": 2, "tensor": 2}, (1, 2, 2)),
+        ({"data": 2, "tensor": 8}, None),
+    ],
+)
+def test_devices_that_read_the_same_images_are_of_one_process(axes, local):
+    sizes = {name: 16 // axes["tensor"] if size == -1 else size for name, size in axes.items()}
+    devices = [SimpleNamespace(process_index=number % 4, id=number) for number in range(16)]  # not in this order
+    assert (parallel._within_a_process(sizes, devices) or None) == (local and [*local])
+    assert parallel._within_a_process(sizes, devices[::4]) is None
+
+
 def test_processes_that_would_read_the_same_images_are_refused(monkeypatch):
     devices = np.array([SimpleNamespace(process_index=number // 4) for number in range(8)])
 
@@ -135,7 +152,7 @@ def test_processes_that_would_read_the_same_images_are_refused(monkeypatch):
     assert parallel.mesh_from_text("data=2,tensor=4").shape == {"data": 2, "tensor": 4}
     assert parallel.mesh_from_text("data=8").shape == {"data": 8}
     for text in ("tensor=4,data=2", "tensor=8", "data=1,fsdp=1,tensor=8"):
-        with pytest.raises(UserError, match=r"processes would have to read the same images: write tensor last"):
+        with pytest.raises(UserError, match=r"same images: give tensor a size that divides the 4 devices"):
             parallel.mesh_from_text(text)
 
 
