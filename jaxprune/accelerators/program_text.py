@@ -12,6 +12,7 @@ from jaxprune.accelerators.hlo import Array, Instruction, Module
 SEND = "send"  # to another slice
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "reduce-scatter")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_CHAIN = re.compile(r'\bchain_id="\d+"')
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"(\w+)=(-?\d[\d_x-]*)")
@@ -29,11 +30,23 @@ def cycles(module: Module) -> Counter[str]:
     return total
 
 
+def _communication(module: Module) -> Iterator[tuple[Instruction, int, str]]:
+    """`Module.steps` with what is inside; of a chain, which is communication in pieces, the first piece once."""
+    chains = set()
+    for line, times, computation in module.steps(inside=True):
+        chain = _CHAIN.search(line.attributes)
+        if chain is None:
+            yield line, times, computation
+        elif chain.group() not in chains:
+            chains.add(chain.group())
+            yield line, 1, computation
+
+
 def collectives(module: Module) -> dict[str, tuple[int, int]]:
     """Returns {kind: (how many a run has, bytes of their results on a chip)} of the communication between chips."""
     counts: Counter[str] = Counter()
     volumes: Counter[str] = Counter()
-    for line, times, computation in module.steps(inside=True):
+    for line, times, computation in _communication(module):
         op = line.op.removesuffix("-start")
         if op not in COLLECTIVES:
             continue
@@ -51,7 +64,7 @@ def sent(module: Module) -> tuple[int, int]:
     reduce-scatter as much as others keep.
     """
     shapes, links, network = _shapes(module), 0, 0
-    for line, times, computation in module.steps(inside=True):
+    for line, times, computation in _communication(module):
         operands = sum(array.num_bytes for name in line.operands for array in shapes[computation].get(name, ()))
         results = sum(array.num_bytes for array in line.results)
         op = line.op.removesuffix("-start")

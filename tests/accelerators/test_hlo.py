@@ -138,6 +138,18 @@ def test_communication_is_counted_with_the_bytes_of_its_results():
     assert program_text.collectives(Module.parse(GPU)) == {}
 
 
+def test_a_gather_in_pieces_beside_the_rounds_of_a_loop_is_one():
+    attributes = """channel_id=15, dimensions={0}, frontend_attributes={chain_id="1"}"""
+    piece = f"  %all-gather.1 = f32[64,8]{{1,0}} all-gather(%x), {attributes}\n  %copy.1 ="
+    text = loop().replace("  %copy.1 =", piece, 1)
+    start = f"  %all-gather.2 = f32[64,8]{{1,0}} all-gather(%x.1), {attributes}\n  %begin ="
+    module = Module.parse(text.replace("  %begin =", start))
+    assert program_text.collectives(module) == {"all-gather": (1, 64 * 8 * 4)}
+    assert program_text.sent(module) == ((64 - 16) * 8 * 4, 0)
+    other = Module.parse(text.replace("  %begin =", start.replace('chain_id="1"', 'chain_id="2"')))
+    assert program_text.collectives(other)["all-gather"][0] == 2
+
+
 def test_what_a_chip_sends_is_what_others_lack():
     gathered, reduced = (128 - 16) * 32 * 2, 64 * 32 * 4
     assert program_text.sent(Module.parse(TPU)) == (gathered + reduced, 0)
