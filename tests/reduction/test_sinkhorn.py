@@ -13,7 +13,8 @@ from support import golden, golden_names
 from jaxprune import checkpoints, commands, main, reduction
 from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
-from jaxprune.reduction.sinkhorn import Sinkhorn, transport
+from jaxprune.ops.platform import traced_for
+from jaxprune.reduction.sinkhorn import Sinkhorn, _transport_of_logarithms, transport
 
 
 @pytest.mark.parametrize("case", cases("sinkhorn"))
@@ -35,6 +36,22 @@ def test_matches_the_published_operator(name):
     chex.assert_trees_all_close(np.float64(rows), file["y_f64"], atol=1e-4, rtol=1e-4)
     chex.assert_trees_all_close(sinkhorn.directions(), file["v_after"], atol=1e-6)
     np.testing.assert_array_equal(sinkhorn.v[...], file["w.v"])  # read, not overwritten
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+@pytest.mark.parametrize("eps", [0.05, 1.0])
+def test_one_exponential_serves_all_iterations(eps, platform, rng_key):
+    cosines = jax.random.uniform(rng_key, (2, 5, 11), minval=-1, maxval=1)
+
+    def both(scores):
+        with traced_for(platform):
+            return transport(scores, eps), jax.grad(lambda scores: jnp.square(transport(scores, eps)).sum())(scores)
+
+    def in_logarithms(scores):
+        of = lambda scores: _transport_of_logarithms(scores / eps, 3)
+        return of(scores), jax.grad(lambda scores: jnp.square(of(scores)).sum())(scores)
+
+    chex.assert_trees_all_close(both(cosines), in_logarithms(cosines), atol=1e-6 / eps, rtol=1e-4)
 
 
 def test_gives_every_token_away_once(rng_key):
