@@ -46,14 +46,14 @@ def collectives(module: Module) -> dict[str, tuple[int, int]]:
     """Returns {kind: (how many a run has, bytes of their results on a chip)} of the communication between chips."""
     counts: Counter[str] = Counter()
     volumes: Counter[str] = Counter()
+    shapes = _shapes(module)
     for line, times, computation in _communication(module):
         op = line.op.removesuffix("-start")
         if op not in COLLECTIVES:
             continue
         kind = "reduce-scatter" if computation.startswith("all-reduce-scatter") else op
-        sizes = [array.num_bytes for array in line.results]
         counts[kind] += times
-        volumes[kind] += times * (max(sizes, default=0) if line.op.endswith("-start") else sum(sizes))
+        volumes[kind] += times * _outcome(line, _operands(line, shapes[computation]))
     return {kind: (counts[kind], volumes[kind]) for kind in sorted(counts)}
 
 
@@ -65,23 +65,31 @@ def sent(module: Module) -> tuple[int, int]:
     """
     shapes, links, network = _shapes(module), 0, 0
     for line, times, computation in _communication(module):
-        operands = sum(array.num_bytes for name in line.operands for array in shapes[computation].get(name, ()))
-        results = sum(array.num_bytes for array in line.results)
+        operands = _operands(line, shapes[computation])
         op = line.op.removesuffix("-start")
         if op == SEND and "megascale" in line.attributes:
             network += times * operands
         if op not in COLLECTIVES:
             continue
-        if op == "all-gather":
-            # What an asynchronous one starts with is part of its results.
-            links += times * (results - operands * (2 if line.op.endswith("-start") else 1))
-        elif op == "reduce-scatter":
-            links += times * (operands - results)
+        if op in ("all-gather", "reduce-scatter"):
+            links += times * abs(_outcome(line, operands) - operands)
         elif op == "all-reduce" and not computation.startswith("all-reduce-scatter"):
             links += times * 2 * operands
         else:
             links += times * operands
     return links, network
+
+
+def _operands(line: Instruction, shapes: Mapping[str, tuple[Array, ...]]) -> int:
+    """Bytes of the operands."""
+    return sum(array.num_bytes for name in line.operands for array in shapes.get(name, ()))
+
+
+def _outcome(line: Instruction, operands: int) -> int:
+    """Bytes of what communication gives: the results, without the operands and numbers among those of its start."""
+    arrays = [array for array in line.results if array.shape or not line.op.endswith("-start")]
+    among = operands if line.op.endswith("-start") and line.op != "all-reduce-start" else 0
+    return sum(array.num_bytes for array in arrays) - among
 
 
 def flops(module: Module) -> int:

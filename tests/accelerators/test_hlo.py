@@ -150,6 +150,27 @@ def test_a_gather_in_pieces_beside_the_rounds_of_a_loop_is_one():
     assert program_text.collectives(other)["all-gather"][0] == 2
 
 
+@pytest.mark.parametrize(
+    ("line", "sent", "results"),
+    [
+        ("(f32[64,8], f32[32,8], f32[8,8], f32[4,8]) reduce-scatter-start(%a, %b)", (56 + 28) * 32, 12 * 32),
+        ("(f32[64,8], f32[32,8], f32[512,8], f32[256,8]) all-gather-start(%a, %b)", (448 + 224) * 32, 768 * 32),
+        ("(f32[64,8], f32[64,8], u32[], u32[]) collective-permute-start(%a)", 64 * 32, 64 * 32),
+        ("f32[64,8] all-reduce-start(%a)", 2 * 64 * 32, 64 * 32),
+    ],
+)
+def test_a_start_lists_its_operands_beside_its_results(line, sent, results):
+    module = Module.parse(f"""HloModule step
+ENTRY %main (a: f32[64,8], b: f32[32,8]) -> f32[8,8] {{
+  %a = f32[64,8] parameter(0)
+  %b = f32[32,8] parameter(1)
+  %start = {line}, dimensions={{0}}
+}}
+""")
+    ((_, (count, volume)),) = program_text.collectives(module).items()
+    assert (count, volume) == (1, results) and program_text.sent(module) == (sent, 0)
+
+
 def test_what_a_chip_sends_is_what_others_lack():
     gathered, reduced = (128 - 16) * 32 * 2, 64 * 32 * 4
     assert program_text.sent(Module.parse(TPU)) == (gathered + reduced, 0)
