@@ -93,8 +93,8 @@ def _within_a_process(axes: Mapping[str, int], devices: Sequence[Any]) -> list[i
     """The part of each axis inside of a process, with all of the tensor axis; None if that does not fit, or for one."""
     processes = len({device.process_index for device in devices})
     left, parts = len(devices) // processes, {}
-    others = [name for name in reversed(axes) if name != TENSOR]  # from the last, so that a process has shares in a row
-    for name in (TENSOR, *others):
+    # Behind the tensor axis from the last on, so that a process has shares in a row.
+    for name in (TENSOR, *(name for name in reversed(axes) if name != TENSOR)):
         parts[name] = math.gcd(axes[name], left)
         left //= parts[name]
     fits = processes > 1 and left == 1 and parts[TENSOR] == axes[TENSOR] and len(devices) % processes == 0
