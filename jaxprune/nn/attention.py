@@ -15,7 +15,8 @@ from jaxprune.nn.relative_bias import table_rows
 from jaxprune.nn.tokens import Attended
 from jaxprune.ops import tensor_parallel
 from jaxprune.ops.blocks import by_rows, rows_and_sums
-from jaxprune.ops.platform import FEWEST_ROWS, platform
+from jaxprune.ops.platform import platform
+from jaxprune.ops.row_sums import FEWEST_ROWS, sum_of_rows
 
 
 class Heads(NamedTuple):
@@ -161,9 +162,7 @@ def _attend_and_receive_by_products(
     weights = jax.nn.softmax(_ordered_logits(q, k, bias), axis=-1).astype(v.dtype)
     out = _swap(jnp.einsum("bhmn,bnhd->bmhd", weights, _swap(v)))
     counted = jnp.ones((b, m)) if policy is None else policy
-    rows = jnp.broadcast_to(counted.astype(v.dtype)[:, None, None, :], (b, h, FEWEST_ROWS, m))
-    precise: Any = {"precision": jax.lax.Precision.HIGHEST, "preferred_element_type": jnp.float32}
-    return out, jnp.einsum("bhgm,bhmn->bhgn", rows, weights, **precise)[:, :, 0]
+    return out, sum_of_rows(weights, jnp.broadcast_to(counted[:, None, :], (b, h, m)))
 
 
 def _received(weights: Float[Array, "b h m n"], policy: Float[Array, "b m"] | None) -> Float[Array, "b h n"]:

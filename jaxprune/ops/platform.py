@@ -9,7 +9,6 @@ from jaxprune.errors import unknown
 from jaxprune.ops.trace_context import trace_context
 
 PLATFORMS = ("cpu", "gpu", "tpu")
-FEWEST_ROWS = 8  # of a product on a TPU's matrix unit: with fewer it is a sum beside it
 _target, _count = trace_context(), trace_context()
 
 

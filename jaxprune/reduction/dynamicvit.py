@@ -1,6 +1,6 @@
 """DynamicViT: a learned predictor scores the tokens at each step (Rao et al., 2021)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,8 @@ from jaxprune.errors import UserError
 from jaxprune.losses import ratio_loss
 from jaxprune.nn import LayerNorm, Linear
 from jaxprune.nn.block_cost import linear_flops
-from jaxprune.ops.platform import FEWEST_ROWS, platform
+from jaxprune.ops.platform import platform
+from jaxprune.ops.row_sums import sum_of_rows
 from jaxprune.reduction.parts.base import LossContext, Reducer, Step, StepReport
 from jaxprune.reduction.parts.clusters import needed
 from jaxprune.reduction.parts.keep_rows import best, keep_rows, unchanged
@@ -69,7 +70,11 @@ class DynamicViT(Reducer):
         local = _gelu(self.embed.part(normed, columns=slice(None, half)))
         shared = _gelu(self.embed.part(normed, columns=slice(half, None)))
         # The epsilon is added after the division, as published.
-        shared = _sum_of_rows(shared, policy) / policy.sum(1)[:, None, None] + 1e-6
+        if platform() == "cpu":
+            total = (shared * policy[:, :, None]).sum(1)
+        else:  # in front of a sum an H100's compiler transposes each term of the error function by itself
+            total = sum_of_rows(shared, policy)
+        shared = (total / policy.sum(1)[:, None])[:, None] + 1e-6
         of_all = self.fc1.part(shared.astype(local.dtype), rows=slice(half, None))
         h = _gelu(self.fc1.part(local, rows=slice(None, half), use_bias=False) + of_all)
         return jax.nn.log_softmax(self.fc3(_gelu(self.fc2(h))).astype(jnp.float32), axis=-1)
@@ -99,16 +104,6 @@ class DynamicViT(Reducer):
             assign=compose(tokens.assign, row_map),
         )
         return reduced, StepReport(row_map=row_map, kept=row_map, extra={"decision": decision, "log_probs": log_probs})
-
-
-def _sum_of_rows(x: Float[Array, "b n d"], policy: Float[Array, "b n"]) -> Float[Array, "b 1 d"]:
-    """The sum of the rows times their policy, in float32."""
-    if platform() == "cpu":
-        return (x * policy[:, :, None]).sum(1, keepdims=True)
-    # By a product: in front of a sum an H100's compiler transposes each term of the error function by itself.
-    rows = jnp.broadcast_to(policy.astype(x.dtype)[:, None, :], (len(x), FEWEST_ROWS, x.shape[1]))
-    precise: Any = {"precision": jax.lax.Precision.HIGHEST, "preferred_element_type": jnp.float32}
-    return jnp.einsum("bgn,bnd->bgd", rows, x, **precise)[:, :1]
 
 
 def _gelu(x: Array) -> Array:

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.nn import attention_kernels
-from jaxprune.ops.platform import FEWEST_ROWS, platform
+from jaxprune.ops.platform import platform
+from jaxprune.ops.row_sums import sum_of_rows
 from jaxprune.reduction.parts import clusters
 from jaxprune.reduction.parts.base import Reducer
 from jaxprune.reduction.parts.mixtures import Logits, Mixture, mixed
@@ -48,9 +49,7 @@ def _weighted_sum(kernel: Float[Array, "b k n"], weights: Float[Array, "b _"], a
     """The sum of the kernel over an axis, times weights."""
     if platform() != "tpu":
         return (kernel * jnp.expand_dims(weights, 3 - axis)).sum(axis)
-    rows = jnp.broadcast_to(weights[:, None, :], (len(weights), FEWEST_ROWS, weights.shape[1]))
-    contracted = (((2,), (axis,)), ((0,), (0,)))
-    return jax.lax.dot_general(rows, kernel, contracted, precision=jax.lax.Precision.HIGHEST)[:, 0]
+    return sum_of_rows(kernel if axis == 1 else kernel.swapaxes(1, 2), weights)
 
 
 def _transport_of_logarithms(z: Float[Array, "b k n"], iterations: int) -> Float[Array, "b k n"]:
