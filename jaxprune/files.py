@@ -110,6 +110,16 @@ def make_directory(path: str | os.PathLike) -> Path:
     return Path(path)
 
 
+def listing(folder: Path) -> list[Path]:
+    """Returns the files and directories in a directory, in the order of their names.
+
+    Raises:
+      UserError: it is gone, or may not be read.
+    """
+    with reading(folder):
+        return sorted(folder.iterdir())
+
+
 def folders_below(path: Path) -> Iterator[tuple[Path, list[str]]]:
     """Yields (directory, names of its files) for a directory and all below it, whereas `Path.rglob` passes over errors.
 

@@ -10,13 +10,20 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "jaxprune"
 # Their examples train or compile a whole network.
 EXPENSIVE = (
+    "dense.fcn.FCN",
     "dense.mask_rcnn.MaskRCNN",
+    "dense.parts.canvas.resized",
     "dense.parts.token_engine.TokenEngine",
     "dense.segvit.SegViT",
     "dynamic.cascade.Cascade",
     "dynamic.dyn_perceiver.DynPerceiver",
     "dynamic.layer_skipping.LayerSkipper",
+    "export.segment_programs.segment_programs",
+    "mim.distil.Distil",
+    "open.gallery.with_gallery",
+    "open.rivals.rival",
     "recover.healing.recover",
+    "recover.learning.learning",
     "report.plan_picture.plan",
 )
 

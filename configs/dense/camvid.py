@@ -37,6 +37,7 @@ HEADS = {
         "features": 192,
         "head_heads": 6,
         "layers": 1,
+        "dropout": 0.0,
         "absent_weight": 0.1,
         "class_weight": 1.0,
         "mask_weight": 20.0,

@@ -34,6 +34,7 @@ HEADS = {
         "features": 48,
         "head_heads": 4,
         "layers": 2,
+        "dropout": 0.0,
         "absent_weight": 0.1,
         "class_weight": 1.0,
         "mask_weight": 20.0,

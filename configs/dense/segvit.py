@@ -52,6 +52,7 @@ def get_config(arg=None):
             "features": 384,
             "head_heads": 12,
             "layers": 3,
+            "dropout": 0.1,
             "absent_weight": 0.1,
             "class_weight": 1.0,
             "mask_weight": 20.0,

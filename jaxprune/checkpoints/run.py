@@ -38,6 +38,7 @@ WEIGHTS = "model.safetensors"  # of a run directory whose checkpoints are not th
 SCORER = "scorer.safetensors"  # the weights of a scorer that prunes before the first block
 _NAMES_SHOWN = 5  # in an error
 FIXED = "fixed.safetensors"  # arrays that are not trained, such as a teacher's
+TRAINING_IMAGES = "training_images.safetensors"  # of a healed network that is trained further
 
 
 def backbone(model: Any) -> Any:
@@ -59,7 +60,8 @@ def write_card(
 ) -> None:
     """Writes the card of a run directory: the network of its checkpoints, and its plan.
 
-    The weights of a scorer that prunes before the first block are stored next to the card.
+    The weights of a scorer that prunes before the first block are stored next to the card; so is, of a healed network
+    that is trained further, by what to know the images again that taught it.
 
     Args:
       class_names: of a classifier.
@@ -74,6 +76,12 @@ def write_card(
         write_atomically(Path(workdir) / SCORER, save(arrays))
     if fixed:
         write_atomically(Path(workdir) / FIXED, save({name: np.asarray(array) for name, array in fixed.items()}))
+    _write_training_images(workdir, model)
+
+
+def _write_training_images(workdir: str | os.PathLike, model: Any) -> None:
+    if record := getattr(model, "training_images", None):
+        write_atomically(Path(workdir) / TRAINING_IMAGES, save(record.arrays()))
 
 
 def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str] = ()) -> None:
@@ -199,6 +207,14 @@ def _cascade(path: Path, card: Card, arrays: Mapping[str, Any], img_size: Any) -
 
 
 def _loaded(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tuple[int, int] | None) -> Any:
+    model = _filled(path, card, arrays, img_size)
+    beside = path / TRAINING_IMAGES
+    if record := TrainingImages.from_arrays(_read(beside) if beside.is_file() else arrays):
+        model.training_images = record
+    return model
+
+
+def _filled(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tuple[int, int] | None) -> Any:
     arguments = dict(card.arguments)
     if img_size is not None:
         host = arguments["name"] if card.kind == "model" else arguments.get("encoder")
@@ -218,8 +234,6 @@ def _loaded(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tupl
     arrays |= {name: resample_to(model, name, arrays[name], source=trained) for name in names}
     with trained_methods(model, arrays):
         _fill(model, arrays, path)
-    if path.is_file() and (record := TrainingImages.from_arrays(arrays)):
-        model.training_images = record
     return model
 
 
@@ -308,4 +322,5 @@ def leave_network(model: Any, workdir: str | os.PathLike, class_names: Sequence[
     if processes.leads():
         # The card comes last: a directory with one is whole.
         save_pretrained(model, Path(workdir) / WEIGHTS, overwrite=True)
+        _write_training_images(workdir, model)
         Card.of(model, class_names, weights=WEIGHTS).write(workdir)

@@ -12,6 +12,7 @@ from jaxprune.data import decode, video
 from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.source import Example
 from jaxprune.errors import PLACE, UserError, nearest, shortened
+from jaxprune.files import listing
 
 SPLITS = ("train", "test", "val", "valid", "validation")
 _NAMES_SHOWN = 8
@@ -111,7 +112,7 @@ class ImageFolder:
         files, extensions = self.reader.files, self.reader.extensions
         kinds = " ".join(extension[1:] for extension in extensions)
         folder = f"{self.reader.kind.capitalize()} folder {self.name!r}"
-        if labels and any(_is_one(entry.name, extensions) for entry in self.root.iterdir()):
+        if labels and any(_is_one(entry.name, extensions) for entry in listing(self.root)):
             return (
                 f"{folder} holds {files} but no class directories with {files}. Put every class into its own "
                 "directory, or set labels=False to read them without classes."
@@ -263,7 +264,7 @@ def _has_files(directory: Path, extensions: tuple[str, ...]) -> bool:
 
 
 def _directories(root: Path) -> list[str]:
-    return sorted(entry.name for entry in root.iterdir() if entry.is_dir() and _visible(entry.name))
+    return sorted(entry.name for entry in listing(root) if entry.is_dir() and _visible(entry.name))
 
 
 def _visible(name: str) -> bool:

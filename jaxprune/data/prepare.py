@@ -21,7 +21,7 @@ from jaxprune.data import decode, listed_sets
 from jaxprune.data.broken_examples import Unreadable, note_broken, read_or_next
 from jaxprune.data.folder import ImageFolder, open_split, split_names
 from jaxprune.errors import UserError, shortened
-from jaxprune.files import read_bytes
+from jaxprune.files import listing, read_bytes
 
 VERSION = "1.0.0"
 _LABEL, _LABELS = "label", "labels"  # features of one class, and of several
@@ -185,11 +185,11 @@ def _name(source: Path, name: str | None) -> str:
 def _data_root(root: Path) -> Path:
     """Descends through directories that hold nothing but one directory, to the splits or classes."""
     while not split_names(root) and listed_sets.find(root) is None:
-        entries = [entry for entry in root.iterdir() if not entry.name.startswith((".", "__MACOSX"))]
+        inside = [entry for entry in listing(root) if not entry.name.startswith((".", "__MACOSX"))]
         # A single class directory holds pictures; stop above it.
-        if len(entries) != 1 or not entries[0].is_dir() or not any(e.is_dir() for e in entries[0].iterdir()):
+        if len(inside) != 1 or not inside[0].is_dir() or not any(entry.is_dir() for entry in listing(inside[0])):
             break
-        root = entries[0]
+        root = inside[0]
     return root
 
 

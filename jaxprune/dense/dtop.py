@@ -20,6 +20,7 @@ from jaxprune.nn import BlockRunner, Host, Linear
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
+from jaxprune.nn.optional_key import fold_in, split_key
 from jaxprune.nn.params import copied
 from jaxprune.nn.tensor_rules import Rule
 from jaxprune.nn.tokens import Tokens
@@ -72,15 +73,19 @@ class StageOutput(NamedTuple):
 class _Head(nnx.Module):
     """Class queries of its own, a decoder, and a layer that says for each class whether it is present."""
 
-    def __init__(self, width: int, num_classes: int, features: int, heads: int, layers: int, **common: Any):
-        self.decoder = MaskDecoder(width, features, heads, layers, **common)
+    def __init__(
+        self, width: int, num_classes: int, features: int, heads: int, layers: int, dropout: float, **common: Any
+    ):
+        self.decoder = MaskDecoder(width, features, heads, layers, dropout, **common)
         self.queries = nnx.Param(normal_02(common["rngs"].params(), (num_classes, features)))
         self.class_embed = Linear(features, 2, **common)
 
-    def __call__(self, tokens: Float[Array, "b n d"], present: Bool[Array, "b n"]) -> tuple[Array, Array]:
+    def __call__(
+        self, tokens: Float[Array, "b n d"], present: Bool[Array, "b n"], key: PRNGKeyArray | None = None
+    ) -> tuple[Array, Array]:
         """(Class logits (b, k, 2), mask logits (b, k, n))."""
         queries = jnp.broadcast_to(self.queries[...][None], (tokens.shape[0], *self.queries.shape))
-        queries, masks = self.decoder(queries.astype(tokens.dtype), tokens, present)
+        queries, masks = self.decoder(queries.astype(tokens.dtype), tokens, present, key)
         return self.class_embed(queries).astype(jnp.float32), masks.astype(jnp.float32)
 
     def flops(self, rows: int) -> int:
@@ -116,7 +121,7 @@ class DToP(Segmenter):
       thresholds: of each head but the last, or one number for all; 1 lets nothing leave.
       keep_per_class: see `parts.token_exits.confident`.
       keep_rates: for exits by scores, the share of all patches behind each head but the last.
-      features, head_heads, layers: see `SegViT`.
+      features, head_heads, layers, dropout: see `SegViT`.
       absent_weight, class_weight, mask_weight, dice_weight: see `SegViT`; all heads count alike.
 
     Raises:
@@ -136,6 +141,7 @@ class DToP(Segmenter):
         features: int | None = None,
         head_heads: int = 12,
         layers: int = 3,
+        dropout: float = 0.1,
         absent_weight: float = 0.1,
         class_weight: float = 1.0,
         mask_weight: float = 20.0,
@@ -156,7 +162,7 @@ class DToP(Segmenter):
         self.keep_rates = self._of_heads("keep_rates", keep_rates)
         widths = map_features(encoder, self.indices)
         features = widths[-1] // 2 if features is None else features
-        sizes = (num_classes, features, head_heads, layers)
+        sizes = (num_classes, features, head_heads, layers, dropout)
         self.heads = nnx.List([_Head(width, *sizes, dtype=dtype, rngs=rngs) for width in widths])
         self.absent_weight = absent_weight
         self.weights = (class_weight, mask_weight, dice_weight)
@@ -222,15 +228,16 @@ class DToP(Segmenter):
     ) -> tuple[Walk, StageOutput]:
         """Runs the blocks up to the next head, the head, and lets tokens leave."""
         prefix = self.encoder.num_prefix_tokens
-        key = None if key is None else jax.random.fold_in(key, stage)
-        runner = BlockRunner(walk.tokens, prefix, train=train, key=key, all_patches=False)
+        keys = split_key(fold_in(key, stage))
+        runner = BlockRunner(walk.tokens, prefix, train=train, key=keys[0], all_patches=False)
         runner.aside = [("fuse", rows) for rows in walk.waiting]
         there = lambda tokens: tokens.x * (tokens.policy > 0)[:, :, None].astype(tokens.x.dtype)
         for site in self.sites_of(stage):
             runner.run(self.encoder.block(site), site.grid)
         tokens = runner.tokens
         present = tokens.policy[:, prefix:] > 0
-        class_logits, row_masks = self.heads[stage](there(tokens)[:, prefix:], present)
+        drop_key = keys[1] if train else None
+        class_logits, row_masks = self.heads[stage](there(tokens)[:, prefix:], present, drop_key)
         held = unmerge(present[:, :, None], tokens.assign)[:, :, 0]
         of_patches = unmerge(row_masks.swapaxes(1, 2), tokens.assign).swapaxes(1, 2)
         masks = jnp.where(held[:, None, :], of_patches, walk.masks)
@@ -269,7 +276,7 @@ class DToP(Segmenter):
         self, images: Float[Array, "b h w c"], *, train: bool = False, key: PRNGKeyArray | None = None
     ) -> list[StageOutput]:
         """What every head says, with static shapes."""
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_key(key)
         walk, outputs = self.begin(images, train=train, key=keys[0]), []
         for stage in range(len(self.heads)):
             walk, output = self.advance(walk, stage, train=train, key=keys[1])
@@ -285,9 +292,11 @@ class DToP(Segmenter):
     ) -> list[StageOutput]:
         """What every head says of the maps at its depth, where no token has left: as `without_exits` says it."""
         outputs = []
-        for head, rows in zip(self.heads, (x.reshape(x.shape[0], -1, x.shape[-1]) for x in maps), strict=True):
+        keys = split_key(key if train else None, len(self.heads))
+        for head, x, drop_key in zip(self.heads, maps, keys, strict=True):
+            rows = x.reshape(x.shape[0], -1, x.shape[-1])
             present = jnp.ones(rows.shape[:2], bool)
-            class_logits, masks = head(rows, present)
+            class_logits, masks = head(rows, present, drop_key)
             outputs.append(StageOutput(class_logits, masks, ~present, present.sum(1), ()))
         return outputs
 

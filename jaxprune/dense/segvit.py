@@ -16,6 +16,7 @@ from jaxprune.dense.parts.vit_pyramid import default_indices
 from jaxprune.errors import UserError
 from jaxprune.nn import Host, Linear
 from jaxprune.nn.linear import normal_02
+from jaxprune.nn.optional_key import split_key
 from jaxprune.ops.label_maps import IGNORED
 
 STAGES = 3
@@ -38,6 +39,7 @@ class SegViT(Segmenter):
       indices: the host's intermediates, one per decoder; by default after 1/2, 2/3 and all blocks.
       features: width of the queries; by default half of the tokens'.
       head_heads, layers: attention heads and layers of each decoder.
+      dropout: of the decoders in training, which needs a `key`; see `parts.mask_decoder.MaskDecoder`.
       absent_weight: see `losses.class_masks.class_mask_losses`.
       class_weight, mask_weight, dice_weight: weights of the three losses of each stage.
 
@@ -59,6 +61,7 @@ class SegViT(Segmenter):
         features: int | None = None,
         head_heads: int = 12,
         layers: int = 3,
+        dropout: float = 0.1,
         absent_weight: float = 0.1,
         class_weight: float = 1.0,
         mask_weight: float = 20.0,
@@ -75,7 +78,7 @@ class SegViT(Segmenter):
             )
         widths = map_features(encoder, self.indices)
         features = widths[-1] // 2 if features is None else features
-        sizes = (features, head_heads, layers)
+        sizes = (features, head_heads, layers, dropout)
         self.decoders = nnx.List([MaskDecoder(w, *sizes, dtype=dtype, rngs=rngs) for w in reversed(widths)])
         self.queries = nnx.Param(normal_02(rngs.params(), (num_classes, features)))
         self.class_embed = Linear(features, num_classes + 1, dtype=dtype, rngs=rngs)
@@ -83,15 +86,16 @@ class SegViT(Segmenter):
         self.weights = (class_weight, mask_weight, dice_weight)
 
     def stages(
-        self, maps: Sequence[Float[Array, "b h w _"]]
+        self, maps: Sequence[Float[Array, "b h w _"]], *, train: bool = False, key: PRNGKeyArray | None = None
     ) -> list[tuple[Float[Array, "b k c"], Float[Array, "b k h w"]]]:
         """The class logits and summed mask logits after each decoder, at the size of the maps."""
+        keys = split_key(key if train else None, len(self.decoders))
         b, h, w, _ = maps[0].shape
         queries = jnp.broadcast_to(self.queries[...][None], (b, *self.queries.shape)).astype(maps[0].dtype)
         masks: Any = 0.0
         outputs = []
-        for decoder_, tokens in zip(self.decoders, reversed(maps), strict=True):
-            queries, scores = decoder_(queries, tokens.reshape(b, h * w, -1))
+        for decoder_, tokens, drop_key in zip(self.decoders, reversed(maps), keys, strict=True):
+            queries, scores = decoder_(queries, tokens.reshape(b, h * w, -1), key=drop_key)
             masks = masks + scores
             outputs.append((self.class_embed(queries).astype(jnp.float32), masks.reshape(b, -1, h, w)))
         return outputs
@@ -100,7 +104,7 @@ class SegViT(Segmenter):
         self, maps: Sequence[Float[Array, "b h w _"]], *, train: bool = False, key: PRNGKeyArray | None = None
     ) -> Any:
         """What `loss_of` reads: the outputs of `stages`."""
-        return self.stages(maps)
+        return self.stages(maps, train=train, key=key)
 
     def of_maps(self, maps: Sequence[Float[Array, "b h w _"]], shape: tuple[int, int]) -> Float[Array, "b H W k"]:
         """The score of each class at every pixel; see `segment`."""
@@ -129,7 +133,8 @@ class SegViT(Segmenter):
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, ""], SegmentationLoss]:
         """The sum of the weighted losses of all stages; see `mask_losses`."""
-        stages = self.stages(self.features(images, train=train, key=key))
+        keys = split_key(key)
+        stages = self.stages(self.features(images, train=train, key=keys[0]), train=train, key=keys[1])
         return self.loss_of(stages, labels, ignored=ignored, valid_only=valid_only)
 
     def loss_of(

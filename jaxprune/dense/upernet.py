@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -13,6 +12,7 @@ from jaxprune.dense.parts.published import HEAD, NECK
 from jaxprune.dense.parts.uper_head import POOL_SCALES, UPerHead
 from jaxprune.dense.parts.vit_pyramid import ViTPyramid, default_indices
 from jaxprune.nn import Host
+from jaxprune.nn.optional_key import split_key
 from jaxprune.nn.tensor_rules import within
 
 
@@ -87,7 +87,7 @@ class UPerNet(Segmenter):
         self, maps: Sequence[Float[Array, "b _ _ _"]], *, train: bool = False, key: PRNGKeyArray | None = None
     ) -> dict[str, Float[Array, "b _ _ k"]]:
         """The logits at the finest map, and in training those of the auxiliary head."""
-        levels, keys = self.pyramid(maps, train=train), (None, None) if key is None else jax.random.split(key)
+        levels, keys = self.pyramid(maps, train=train), split_key(key)
         logits = {"decode": self.head(levels, train=train, key=keys[0])}
         if train:
             logits["auxiliary"] = self.auxiliary(levels[self.auxiliary_index], train=train, key=keys[1])

@@ -22,6 +22,7 @@ from jaxprune.nn import BatchNorm, Conv, Linear
 from jaxprune.nn.images import as_input
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.norm import LayerNorm
+from jaxprune.nn.optional_key import fold_in
 from jaxprune.nn.tensor_rules import LAYERS, Rule, convolution, convolution_back
 from jaxprune.preprocessing import Preprocessing
 
@@ -218,13 +219,13 @@ class DynPerceiver(Segmented, Prunable):
         Args:
           significance: the scorer's map, if the network is pruned.
         """
-        blocks, key = getattr(self, f"cnn_body_stage{stage}"), None if key is None else jax.random.fold_in(key, stage)
+        blocks, key = getattr(self, f"cnn_body_stage{stage}"), fold_in(key, stage)
         if isinstance(blocks, ConvNeXtStage):
             pruning = self.pruning
             kept = None if pruning is None or significance is None else lambda grid: pruning.ids(significance, grid)
             return blocks(maps, kept=kept, train=train, key=key)
         for index, block in enumerate(blocks):
-            maps = block(maps, train=train, key=None if key is None else jax.random.fold_in(key, index))
+            maps = block(maps, train=train, key=fold_in(key, index))
         return maps
 
     def stem(self, images: Float[Array, "b H W c"], *, train: bool) -> Float[Array, "b h w d"]:

@@ -21,6 +21,7 @@ from jaxprune.nn import BlockRunner, Conv, LayerNorm, Linear, Mlp, Overhead, Red
 from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.images import require_float
+from jaxprune.nn.optional_key import split_key
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.tensor_rules import LAYERS, Rule, convolution, convolution_back, patches, patches_back
 from jaxprune.nn.tokens import NOTHING, Attended, on_map
@@ -138,7 +139,7 @@ class ConvNeXtBlock(Reducible):
         if grid is None:
             raise UserError("A block of ConvNeXt needs the grid of its map.")
         b, n, d = tokens.x.shape
-        drop_key, reducer_key = (None, None) if key is None else jax.random.split(key)
+        drop_key, reducer_key = split_key(key)
         mixed = tokens._replace(x=self.conv_dw(tokens.x.reshape(b, *grid, d)).reshape(b, n, d))
         branch, report = self.skip(mixed, attended, self.pointwise, train=train, key=reducer_key)
         residual = tokens.x

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxprune.errors import UserError
 from jaxprune.nn.attention import attend, key_mask_bias, merge_heads, observe
 from jaxprune.nn.block_parts import ALL_PATCHES, BlockParts
+from jaxprune.nn.optional_key import split_key
 from jaxprune.nn.reducible import Reducible
 from jaxprune.nn.tokens import NOTHING, Attended, Tokens, take
 
@@ -62,7 +63,7 @@ class Block(BlockParts):
           The new tokens, the reported fields of this block's attention, and the reducer's report (None without one).
         """
         reducer: Any = self.reducer
-        keys: Any = (None, None, None) if key is None else jax.random.split(key, 3)
+        keys = split_key(key, 3)
         if self.router is not None:
             if reducer is not None or grid is None:
                 raise UserError(ALL_PATCHES)

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -15,6 +14,7 @@ from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.linear import Linear
 from jaxprune.nn.mlp import Mlp
 from jaxprune.nn.norm import LayerNorm
+from jaxprune.nn.optional_key import split_key
 from jaxprune.nn.reducible import Reducible
 from jaxprune.nn.tokens import NOTHING, Attended, Tokens, all_present, on_map
 from jaxprune.nn.windows import Windows
@@ -89,7 +89,7 @@ class HieraBlock(Reducible):
         key: PRNGKeyArray | None = None,
     ) -> tuple[Tokens, Attended, Any]:
         """Runs the block, see `nn.Block`; attention inside units is not reported."""
-        keys = (None, None, None) if key is None else jax.random.split(key, 3)
+        keys = split_key(key, 3)
         drop_keys = keys[:2] if train else (None, None)
         x, normed = tokens.x, self.norm1(tokens.x)
         here = self._grid(x.shape[1])

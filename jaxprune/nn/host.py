@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -15,6 +14,7 @@ from jaxprune.errors import unknown
 from jaxprune.nn.block_cost import BlockCost
 from jaxprune.nn.images import require_float
 from jaxprune.nn.intermediates import OUTPUT_FORMATS, dense_map, intermediate_indices
+from jaxprune.nn.optional_key import fold_in
 from jaxprune.nn.restore import joined, set_aside
 from jaxprune.nn.run_blocks import BlockRunner, HostOutput
 from jaxprune.nn.site import Site
@@ -312,4 +312,4 @@ def at_path(module: Any, path: str) -> Any:
 
 def key_of_scorer(key: PRNGKeyArray | None, sites: Sequence[Site]) -> PRNGKeyArray | None:
     """The scorer's key: blocks fold in their layer, the scorer the next number."""
-    return None if key is None else jax.random.fold_in(key, len(sites))
+    return fold_in(key, len(sites))

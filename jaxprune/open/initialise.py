@@ -111,6 +111,7 @@ def _from_run(model: Any, origin: Run, class_names: Sequence[str] | None) -> Non
                 f"{card.arguments}."
             )
         targets[name][...] = value
+    model.training_images = getattr(pretrained, "training_images", None)
 
 
 def _keeps_head(

@@ -17,6 +17,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 import tensorstore
+from support import slow_but
 
 from jaxprune import tensorstore_threads
 from jaxprune.checkpoints import manifest as manifest_module
@@ -325,7 +326,7 @@ def test_saves_without_the_program_around_them_are_silent_too_and_wrap_the_hook_
         (errno.ENOENT, "removed or unmounted"),
     ],
 )
-@pytest.mark.parametrize("function", ["rename", "fsync", "mkdir"])
+@pytest.mark.parametrize("function", slow_but(["rename"], ["rename", "fsync", "mkdir"]))
 def test_a_save_that_the_disk_refuses_is_one_line(filled, function, number, remedy, monkeypatch):
     def refuse(*args, **options):
         raise OSError(number, os.strerror(number))

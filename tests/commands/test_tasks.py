@@ -455,7 +455,11 @@ SIZES: dict[str, int] = {}  # of networks that are built; several configs have t
 
 
 # Their networks take seconds to describe.
-HEAVY = {"ranking/proposal.py", "dynamic/dyn_perceiver.py", "dynamic/dvt.py", "dynamic/laudnet.py", "mim/pixio.py"}
+HEAVY = {
+    *("dynamic/dvt.py", "dynamic/dyn_perceiver.py", "dynamic/laudnet.py", "dynamic/sar.py"),
+    *("mim/amt.py", "mim/crossmae.py", "mim/efficient.py", "mim/greenmim.py", "mim/localmim.py", "mim/pixio.py"),
+    *("ranking/imagenet.py", "ranking/proposal.py", "video/evaluate.py"),
+}
 PATHS = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("[!_]*.py"))
 
 

@@ -515,6 +515,7 @@ def test_no_device_waits_for_another_when_methods_mix():
     check_no_collectives(apply(host("cls"), plan), "cls")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_no_cond_is_mapped(method):
     """A mapped `cond` computes both branches; programs here have none."""

@@ -122,7 +122,7 @@ def test_rows_come_back_with_their_positions(on):
     np.testing.assert_allclose(np.asarray(whole)[:, prefix:], flat(maps[2]), atol=2e-5)
 
 
-@pytest.mark.parametrize("restore", ["last", "fuse"])
+@pytest.mark.parametrize("restore", slow_but(["fuse"], ["last", "fuse"]))
 def test_several_steps_and_the_input(restore):
     first = At("input", "from_scores", keep_rate=0.9, restore=restore)
     plan = Plan(steps=(first, At(0, "random", keep_rate=0.8, restore="last"), At(1, "topk", r=3, restore=restore)))
@@ -165,7 +165,7 @@ def test_training_has_finite_gradients_through_rows_that_waited(method):
 
 
 @pytest.mark.parametrize("on", slow_but(["conv_map"], SKIPPING))
-@pytest.mark.parametrize("restore", ["last", "fuse"])
+@pytest.mark.parametrize("restore", slow_but(["fuse"], ["last", "fuse"]))
 def test_where_rows_only_skip_work_their_value_stays(on, restore):
     plans = [Plan("random", keep_rate=0.6, reduction_loc=(1,), restore=rule) for rule in ("zero", restore)]
     (logits, _, maps), (again, _, restored) = (run(apply(host(on), plan), on) for plan in plans)

@@ -279,6 +279,7 @@ def test_rows_by_given_scores_and_left_alignment():
     assert aligned.assign[0].tolist()[1] == 0 and aligned.assign[0].tolist()[3:5] == [1, 2]
 
 
+@pytest.mark.slow
 def test_the_cost_of_counts():
     """SegViT with ViT-B at 512 pixels: 2.54 billion a head and 106.9 the backbone, as published."""
     sizes = {"img_size": 512, "class_token": False}

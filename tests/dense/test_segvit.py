@@ -2,6 +2,7 @@
 
 import json
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ from support import golden, golden_names, in_names, quick_compile, weights
 from support import nhwc as channels_last
 
 from jaxprune import checkpoints, dense, models
+from jaxprune.dense.parts.mask_decoder import _dropped
 from jaxprune.errors import UserError
 from jaxprune.nn.params import merge, split
 from jaxprune.weights.rules import to_published
@@ -133,3 +135,28 @@ def test_pixels_without_a_class_may_have_another_number():
     assert float(of_0) != float(network.loss(images, labels)[0])
     with pytest.raises(UserError, match="the masks of SegViT and DToP cover all pixels"):
         network.loss(images, labels, valid_only=True)
+
+
+@pytest.mark.parametrize("name", ["segvit", "dtop"])
+def test_decoders_drop_values_in_training_if_there_is_a_key(name):
+    sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 8, "depth": 3, "num_heads": 2}
+    sizes |= {"features": 8, "head_heads": 2, "layers": 1}
+    make = lambda **rate: dense.create(name, encoder="vit", num_classes=3, **sizes, **rate, rngs=nnx.Rngs(0))
+    maps = [jax.random.normal(jax.random.key(i), (1, 2, 2, 8)) for i in range(3)]
+    logits = jax.jit(
+        lambda network, key, train: jax.tree.leaves(network.head_logits(maps, train=train, key=key))[:2],
+        static_argnums=2,
+    )
+    network, key = make(), jax.random.key(0)
+    whole = logits(network, None, False)
+    for same in (logits(network, key, False), logits(network, None, True), logits(make(dropout=0.0), key, True)):
+        chex.assert_trees_all_equal(same, whole)
+    first, second = (logits(network, jax.random.key(seed), True) for seed in (0, 1))
+    assert not np.allclose(first[0], whole[0]) and not np.allclose(first[0], second[0])
+
+
+def test_dropout_keeps_the_mean():
+    x = jnp.ones((100, 100))
+    dropped = np.asarray(_dropped(x, 0.1, jax.random.key(0)))
+    assert set(np.unique(dropped)) == {0, np.float32(1 / 0.9)}
+    np.testing.assert_allclose((dropped == 0).mean(), 0.1, atol=0.01)

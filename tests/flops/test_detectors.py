@@ -8,6 +8,7 @@ from jaxprune.flops.detectors import of_detector
 from jaxprune.reduction import Plan
 
 
+@pytest.mark.slow
 def test_parts_of_vitdet_b():
     create = lambda: dense.create("mask_rcnn", encoder="vitdet_base_patch16_1024", rngs=nnx.Rngs(0))
     counted = of_detector(nnx.eval_shape(create))

@@ -13,6 +13,7 @@ def abstract(name, **options):
     return nnx.eval_shape(create)
 
 
+@pytest.mark.slow
 def test_upernet_of_a_base_vit_at_512_pixels():
     """Backbone with neck 121.5 (neck 14.5), head 483.4, together 605 G, in mmsegmentation's count."""
     counted = of_segmenter(abstract("upernet", num_classes=150))

@@ -34,8 +34,8 @@ def test_matches_torchvision(name):
         ("resnet18", 11_689_512),
         ("resnet34", 21_797_672),
         ("resnet50", 25_557_032),
-        ("resnet101", 44_549_160),
-        ("resnet152", 60_192_808),
+        pytest.param("resnet101", 44_549_160, marks=pytest.mark.slow),
+        pytest.param("resnet152", 60_192_808, marks=pytest.mark.slow),
     ],
 )
 def test_names_have_as_many_parameters_as_published(name, parameters):

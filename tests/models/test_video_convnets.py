@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from convnets import counts
 from flax import nnx
-from support import golden, quickly, slow_but, weights
+from support import golden, quickly, weights
 
 from jaxprune import checkpoints, flops, models, scoring
 from jaxprune.errors import UserError
@@ -50,7 +50,8 @@ def clips_of(file):
     return np.moveaxis(file["x"], 1, -1)
 
 
-@pytest.mark.parametrize("name", slow_but(["slow_only"], SMALL))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
 def test_matches_pytorchvideo(name):
     file = golden(f"convnets/video_{name}")
     model = checkpoints.load_pretrained(of_sizes(name, weights(file)), weights(file))

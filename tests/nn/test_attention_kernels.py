@@ -217,7 +217,10 @@ def refusing_odd_lengths_in_training(lengths):
 
 
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(("queries", "keys"), [(7, 7), (8, 8), (1, 8), (7, 10)])
+@pytest.mark.parametrize(
+    ("queries", "keys"),
+    [(7, 7), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in [(8, 8), (1, 8), (7, 10)])],
+)
 def test_cudnn_learns_at_odd_lengths(queries, keys, biased, monkeypatch):
     q, k, v = heads(keys)
     q, bias = q[:, :, :queries], sizes_of(keys)[0] if biased else None

@@ -8,11 +8,16 @@ from flax import nnx
 from support import quickly
 
 from jaxprune import mim, models, reduction
+from jaxprune.checkpoints.run import leave_network, load_model, save_model, write_card
+from jaxprune.checkpoints.store import CheckpointStore
 from jaxprune.errors import UserError
 from jaxprune.measures.linear_head import fit_linear_head
 from jaxprune.measures.training_images import TrainingImages
+from jaxprune.nn.params import split
 from jaxprune.open import with_head
 from jaxprune.open.gallery import with_gallery
+from jaxprune.open.initialise import initialise
+from jaxprune.open.origin import Run
 from jaxprune.open.rivals import rival
 
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
@@ -46,6 +51,22 @@ def test_the_images_that_healed_a_network_stay_known():
     model.training_images = TrainingImages.of(np.zeros((1, 16, 16, 3), np.uint8))
     for network in (with_gallery(model, np.ones((2, 16), np.float32)), rival(model, "depth=1")):
         assert network.training_images == model.training_images is not None
+
+
+def test_so_they_do_in_the_run_that_trains_it_further(tmp_path):
+    model = models.create("vit", **SIZES, num_classes=3, rngs=nnx.Rngs(0))
+    model.training_images = TrainingImages.of(np.zeros((1, 16, 16, 3), np.uint8))
+    save_model(model, tmp_path / "healed.safetensors")
+    further = models.create("vit", **SIZES, num_classes=5, rngs=nnx.Rngs(1))
+    initialise(further, Run(tmp_path / "healed.safetensors"), ("a", "b", "c", "d", "e"))
+    for run in ("run", "features"):
+        (tmp_path / run).mkdir()
+    write_card(tmp_path / "run", further)
+    with CheckpointStore(tmp_path / "run" / "checkpoints") as store:
+        store.save(1, {"params": split(further).params}, {})
+    leave_network(model, tmp_path / "features")
+    for run in ("run", "features"):
+        assert load_model(tmp_path / run).training_images == model.training_images
 
 
 def test_networks_without_one_classifier_are_refused():

@@ -80,6 +80,7 @@ def test_the_parts_of_the_distance():
     np.testing.assert_allclose(likeness(mine, turned)["agreement"], 0.75)
 
 
+@pytest.mark.slow
 def test_a_rival_on_smaller_images_is_compared_on_its_own_grid():
     teacher = network("linear")
     mine, other = views(rival(teacher, "img_size=24"), teacher)

@@ -40,7 +40,10 @@ def published_places(row_map, published, prefix):
     return places
 
 
-@pytest.mark.parametrize("name", golden_names("newer/atc_op_*"))
+OPERATORS = golden_names("newer/atc_op_*")
+
+
+@pytest.mark.parametrize("name", slow_but(OPERATORS[::3], OPERATORS))
 def test_matches_the_published_operator(name):
     file = golden(name)
     config = config_of(file)

@@ -75,6 +75,7 @@ def test_equal_weights_draws_the_first_centre_where_there_is_a_key(rng_key):
     chex.assert_trees_all_equal(given, drawing(tokens, attended))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["reference", "textbook"])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_in_blocks_the_choices_are_the_same_and_no_matrix_is_held(mode, weighted, rng_key):

@@ -11,7 +11,7 @@ from flax import nnx
 from hosts import host, images
 from newer_networks import check_network, plan_by_rows, sources
 from published_models import CLOSE, config_of, stage
-from support import golden, golden_names, quick_compile, quickly
+from support import golden, golden_names, quick_compile, quickly, slow_but
 
 from jaxprune import flops, models, reduction
 from jaxprune.errors import UserError
@@ -47,7 +47,10 @@ def test_matches_the_published_operator(name):
             chex.assert_trees_all_close(by_head, file["attn_ahead"], **CLOSE)
 
 
-@pytest.mark.parametrize("name", golden_names("newer/mctf_net_*"))
+NETWORKS = golden_names("newer/mctf_net_*")
+
+
+@pytest.mark.parametrize("name", slow_but(NETWORKS[:1], NETWORKS))
 def test_matches_the_published_network(name):
     file = golden(name)
     config = config_of(file)

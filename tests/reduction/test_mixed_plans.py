@@ -30,7 +30,7 @@ def forward(model, on: str):
     return jax.jit(call, compiler_options=quick_compile())(parts.params, parts.rest, images(on))
 
 
-@pytest.mark.parametrize("on", ["cls", "windowed", "clip"])
+@pytest.mark.parametrize("on", slow_but(["cls"], ["cls", "windowed", "clip"]))
 def test_a_mixed_plan_runs(on):
     plan = Plan.from_text("topk@1:keep_rate=0.7+tome@2:r=4")
     model = apply(on, plan)
@@ -115,6 +115,7 @@ def test_a_merged_row_is_at_the_mean_of_its_patches(method):
             np.testing.assert_allclose(position[image, row], places[members].mean(0), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [name for name in MERGING if name != "evit"])
 def test_or_at_one_of_them(method):
     _, aux = forward(apply("cls", Plan(method, 0.6, (1, 2), position="kept")), "cls")
@@ -139,7 +140,7 @@ def test_a_mixed_row_is_inside_the_grid(method):
 # Rows that ATS leaves absent
 
 
-@pytest.mark.parametrize("method", ["tome", "dpc_knn", "kmedoids", "topk", "evit", "ats"])
+@pytest.mark.parametrize("method", slow_but(["tome", "topk"], ["tome", "dpc_knn", "kmedoids", "topk", "evit", "ats"]))
 def test_what_follows_ats_leaves_absent_rows_absent(method):
     """A row of size 0 holds no patch, is hidden from attention, and changes nothing."""
     model = apply("cls", Plan(steps=(At(1, "ats", keep_rate=0.9), At(2, method, r=5))))

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from hosts import host, images
 from published_models import stage
-from support import quickly
+from support import quickly, slow_but
 
 from jaxprune import models, reduction
 from jaxprune.errors import UserError
@@ -27,7 +27,7 @@ def furthest(moved, count):
     return np.argsort(-np.asarray(moved), axis=1, kind="stable")[:, :count]
 
 
-@pytest.mark.parametrize("on", ["cls", "none", "clip"])
+@pytest.mark.parametrize("on", slow_but(["cls"], ["cls", "none", "clip"]))
 def test_keeps_the_rows_that_the_mlp_or_attention_moves_furthest(on):
     prefix = host(on).num_prefix_tokens
     for moved_by in ("mlp", "attention"):

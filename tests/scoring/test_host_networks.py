@@ -19,9 +19,10 @@ from jaxprune.scoring.parts import networks
 GRIDS = {"windowed": (4, 4), "conv_map": (4, 4), "clip": (2, 4, 4)}
 MAPS = [(method, on) for method in ("papr", "norm") for on in GRIDS]
 ATTENTION = [(method, on) for method in ("dino", "moco") for on in ("windowed", "clip")]
+FURTHER = [pytest.param(*case, marks=pytest.mark.slow) for case in MAPS[3:] + ATTENTION[2:]]
 
 
-@pytest.mark.parametrize(("method", "on"), MAPS + ATTENTION)
+@pytest.mark.parametrize(("method", "on"), MAPS[:3] + ATTENTION[:2] + FURTHER)
 def test_a_host_is_read_like_any_network(method, on):
     made = scoring.create(method, proposal=host(on), grid=GRIDS[on])
     graph, state = nnx.split(made)

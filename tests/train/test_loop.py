@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support import slow_but
 from toy_run import BATCH, STEPS, Batches, evaluate_hook, loss_fn, parameters, toy_fit
 
 from jaxprune import parallel
@@ -135,7 +136,7 @@ def run_toy(workdir, *kill) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", slow_but([signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_finishes_the_step_saves_and_a_second_call_goes_on(undisturbed, tmp_path, number, caplog):
     workdir, result = undisturbed
     before = signal.getsignal(number)
@@ -328,7 +329,7 @@ def test_metrics_that_changed_between_sessions_are_noticed(undisturbed, tmp_path
     assert metrics_bytes(tmp_path) != metrics_bytes(undisturbed[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", slow_but([signal.SIGINT], [signal.SIGINT, signal.SIGTERM]))
 def test_a_signal_after_the_last_step_is_not_lost(undisturbed, tmp_path, number):
     """It comes too late to stop the training, and stops what comes next."""
     received = []

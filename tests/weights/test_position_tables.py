@@ -145,7 +145,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("size", slow_but(["not square"], SIZES))
-@pytest.mark.parametrize("which", slow_but(["swin", "hiera with positions of units", "simmim"], OTHERS))
+@pytest.mark.parametrize("which", slow_but(["hiera with positions of units"], OTHERS))
 def test_other_networks_give_the_tables_of_load_pretrained(which, size, tmp_path):
     package, name, sizes = OTHERS[which]
     make = lambda img_size: package.create(name, img_size=img_size, **sizes, rngs=nnx.Rngs(0))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jaxprune.data.folder import image_files
 from jaxprune.errors import PLACE, UserError, quoted, shortened
+from jaxprune.files import listing
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def annotated_pictures(root: Path, annotations: Path, suffix: str, *, background
       UserError: there are no such pictures, or two of them share an annotation file.
     """
     pictures = next((root / name for name in ("images", "JPEGImages") if (root / name).is_dir()), root)
-    stems = {entry.stem for entry in annotations.iterdir() if entry.suffix == suffix}
+    stems = {entry.stem for entry in listing(annotations) if entry.suffix == suffix}
     annotated = [
         file for file in image_files(pictures) if Path(file).stem in stems and Path(file).parent != annotations
     ]

@@ -16,7 +16,7 @@ from jaxprune.data.objects.scenes import SceneObjects
 from jaxprune.data.objects.voc import VocObjects
 from jaxprune.data.objects.yolo import YoloObjects
 from jaxprune.errors import UserError, nearest, unknown
-from jaxprune.files import read_text
+from jaxprune.files import listing, read_text
 
 ANNOTATIONS = "annotations/instances_{split}.json"
 TRAIN = "train"  # of the parts that a directory without splits is divided into
@@ -100,7 +100,7 @@ def _open_yolo(
 
 def _parts(folder: Path) -> list[Path]:
     """The directories of a folder that hold a split."""
-    inside = [entry for entry in folder.iterdir() if entry.is_dir()]
+    inside = [entry for entry in listing(folder) if entry.is_dir()]
     return [entry for entry in inside if folder.name == "labels" or (entry / "labels").is_dir()]
 
 

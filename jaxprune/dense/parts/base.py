@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -13,6 +12,7 @@ from jaxprune.losses.pixel_classes import pixel_accuracy, pixel_cross_entropy
 from jaxprune.nn import Host
 from jaxprune.nn.around_host import AroundHost
 from jaxprune.nn.images import require_float
+from jaxprune.nn.optional_key import split_key
 from jaxprune.nn.params import copied
 from jaxprune.nn.tensor_rules import Rule
 from jaxprune.ops.label_maps import IGNORED
@@ -123,7 +123,7 @@ class Segmenter(DenseNetwork):
         Raises:
           UserError: the images are of an integer dtype.
         """
-        keys = _keys(key)
+        keys = split_key(key)
         logits = self.decode(self.features(images, train=train, key=keys[0]), train=train, key=keys[1])
         return upsampled(next(iter(logits.values())), images)
 
@@ -142,7 +142,7 @@ class Segmenter(DenseNetwork):
         Args:
           ignored, valid_only: see `losses.pixel_classes.pixel_cross_entropy`.
         """
-        keys = _keys(key)
+        keys = split_key(key)
         logits = self.decode(self.features(images, train=train, key=keys[0]), train=train, key=keys[1])
         return self.loss_of(logits, labels, ignored=ignored, valid_only=valid_only)
 
@@ -188,7 +188,3 @@ def map_grids(encoder: Host, indices: Sequence[int]) -> list[tuple[int, ...]]:
     """The grids of the host's intermediates."""
     sites, ends = encoder.sites(), encoder.intermediate_layers()
     return [sites[ends[index]].grid for index in indices]
-
-
-def _keys(key: PRNGKeyArray | None) -> Any:
-    return (None, None) if key is None else jax.random.split(key)

@@ -2,11 +2,11 @@
 
 from typing import Any, NamedTuple
 
-import jax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.dense.parts.base import DenseNetwork
 from jaxprune.errors import UserError
+from jaxprune.nn.optional_key import split_key
 from jaxprune.ops.instance_masks import Outlines
 
 
@@ -115,7 +115,7 @@ class Detector(DenseNetwork):
         Raises:
           UserError: there is neither a key nor a sampling.
         """
-        keys: Any = (None, None) if key is None else jax.random.split(key)
+        keys = split_key(key)
         if sampling is None and key is None:
             raise UserError("Training samples anchors and boxes: pass key=jax.random.key(…), or sampling=.")
         maps = self.maps(images, train=train, key=keys[0])

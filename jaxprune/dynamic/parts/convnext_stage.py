@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.models.convnext import ConvNeXtBlock, Cut
 from jaxprune.nn.norm import LayerNorm
+from jaxprune.nn.optional_key import fold_in
 from jaxprune.nn.tokens import on_map
 from jaxprune.ops.patches import gather_tokens, scatter_tokens
 
@@ -53,7 +53,7 @@ class ConvNeXtStage(nnx.Module):
         grid = (maps.shape[1], maps.shape[2])
         ids = None if kept is None else kept(grid)
         for index, block in enumerate(self.blocks):
-            block_key = None if key is None else jax.random.fold_in(key, index)
+            block_key = fold_in(key, index)
             if ids is None:
                 tokens, _, _ = block(
                     on_map(maps.reshape(maps.shape[0], -1, maps.shape[-1]), grid), grid=grid, train=train, key=block_key

@@ -15,6 +15,7 @@ from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.linear import Linear, normal_02
 from jaxprune.nn.mlp import Mlp
 from jaxprune.nn.norm import LayerNorm
+from jaxprune.nn.optional_key import fold_in, split_key
 from jaxprune.nn.params import Fixed
 from jaxprune.ops.patches import gather_tokens, scatter_tokens
 from jaxprune.ops.posembed import sincos_1d
@@ -62,7 +63,7 @@ class _Block(nnx.Module):
         rows: Array | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Array, Array]:
-        keys = (None, None) if key is None else jax.random.split(key)
+        keys = split_key(key)
         q, k, v = self.attn.project(self.norm1(x))
         relations = attention_logits(q, k, added)
         x = x + self.drop_path(self.attn.output(merge_heads(weigh(jax.nn.softmax(relations, axis=-1), v))), keys[0])
@@ -163,7 +164,7 @@ class ReusingStage(nnx.Module):
         for index, block in enumerate(self.blocks):
             layer = None if added is None else added[:, index]
             layer = layer if layer is None or rows is None else _pairs(layer, rows)
-            block_key = None if key is None else jax.random.fold_in(key, index)
+            block_key = fold_in(key, index)
             x, block_logits = block(x, features, layer, rows, block_key)
             logits.append(block_logits)
         scores, all_relations = self.head(self.norm(x[:, 0])), jnp.stack(logits, axis=1)

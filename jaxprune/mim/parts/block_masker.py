@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.masker import Masker, Masks, check_retained, choose_retained, through_encoder
+from jaxprune.nn.optional_key import split_key
 from jaxprune.ops.patch_sampling import checked_first, num_thrown
 from jaxprune.ops.tracing import on_host
 
@@ -98,7 +99,7 @@ class BlockMasker(Masker):
         chooses = throws and retained is None and (first is None or self.retain == "random")
         if key is None and ((mask is None and noise is None) or chooses):
             raise UserError("Masking is random: pass key=, or mask= (and first= where furthest sampling starts).")
-        keys: Any = (None, None) if key is None else jax.random.split(key)
+        keys = split_key(key)
         masked = self._drawn(batch, keys[0], noise) if mask is None else self._given("mask", mask, batch)
         if not throws:
             if retained is not None:

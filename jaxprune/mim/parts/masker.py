@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.mim.parts.host_masks import HostMasks
+from jaxprune.nn.optional_key import split_key
 from jaxprune.ops.patch_sampling import (
     checked_first,
     furthest_retained,
@@ -162,7 +163,7 @@ class RandomMasker(Masker):
         throws = self.num_retained < self.num_masked
         if key is None and (noise is None or (throws and retained is None and self._needs_key(first))):
             raise UserError("Masking is random: pass key=, or noise= (and first= where furthest sampling starts).")
-        keys: Any = (None, None) if key is None else jax.random.split(key)
+        keys = split_key(key)
         if noise is None:
             noise = jax.random.uniform(keys[0], (batch, self.num_patches))
         if noise.shape != (batch, self.num_patches):

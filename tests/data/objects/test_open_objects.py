@@ -1,5 +1,7 @@
 """Sources of objects by name: splits, the classes of all of them, and what has none."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -42,6 +44,20 @@ def test_splits_of_a_yolo_directory_lie_outside_or_inside(tmp_path, outside):
         assert len(source) == count and source.class_names == ("cat", "dog")
     with pytest.raises(UserError, match="no split 'test': choose one of train, val"):
         open_objects("yolo", split="test", path=str(tmp_path))
+
+
+@pytest.mark.parametrize("locked", ["labels", ""])
+def test_a_folder_that_may_not_be_listed_is_named(tmp_path, locked, monkeypatch):
+    root, listed = yolo(tmp_path), Path.iterdir
+
+    def iterdir(path):
+        if path == root / locked:
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    with pytest.raises(UserError, match=rf"{root / locked} cannot be read \(Permission denied\)"):
+        open_objects("yolo", split="train", path=str(root))
 
 
 def test_unknown_sources_and_options_are_named(tmp_path):

@@ -20,7 +20,16 @@ def steps_of(plan, depth):
     return [r.step.layer for r in reduction.installed(nnx.eval_shape(lambda: reduction.apply(model, plan)))]
 
 
-@pytest.mark.parametrize(("depth", "places"), [(12, [3, 6, 9]), (8, [2, 4, 6]), (5, [1, 2, 3]), (3, [1, 2]), (2, [1])])
+@pytest.mark.parametrize(
+    ("depth", "places"),
+    [
+        (5, [1, 2, 3]),
+        (2, [1]),
+        pytest.param(12, [3, 6, 9], marks=pytest.mark.slow),
+        pytest.param(8, [2, 4, 6], marks=pytest.mark.slow),
+        pytest.param(3, [1, 2], marks=pytest.mark.slow),
+    ],
+)
 def test_a_plan_without_places_reduces_after_every_quarter(depth, places):
     plan = Plan("topk", keep_rate=0.9)
     assert steps_of(plan, depth) == places == [at.layer for at in plan.steps_for(depth)]
