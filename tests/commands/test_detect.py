@@ -13,6 +13,7 @@ import pytest
 from dense_runs import assert_a_killed_run_ends_as_another, on_one_and_eight
 from flax import nnx
 from PIL import Image
+from support import slow_but
 
 from jaxprune import checkpoints, commands, dense, main, parallel
 from jaxprune.commands.detect import inputs, networks
@@ -53,7 +54,7 @@ def test_the_recipe_on_coco_has_the_published_numbers():
         config("coco.py:size=huge")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(NAMES[:2], NAMES))
 def test_a_whole_detector_is_described_by_its_config(name):
     """Every argument of encoder and head is one, at full size; nothing is computed."""
     made = config(name)

@@ -125,6 +125,7 @@ def test_a_keep_rate_that_falls_for_longer_than_the_run_is_refused():
     assert finetune.Settings.check(config, "config.") == []
 
 
+@pytest.mark.slow
 def test_frozen_blocks_cost_no_backward_pass():
     """A forward pass, and a backward pass of twice its operations, of four blocks or of one."""
     sizes = {"name": "vit", "img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 4, "num_heads": 2}

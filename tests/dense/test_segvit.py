@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support import golden, golden_names, in_names, quick_compile, weights
+from support import golden, golden_names, in_names, quick_compile, slow_but, weights
 from support import nhwc as channels_last
 
 from jaxprune import checkpoints, dense, models
@@ -137,7 +137,7 @@ def test_pixels_without_a_class_may_have_another_number():
         network.loss(images, labels, valid_only=True)
 
 
-@pytest.mark.parametrize("name", ["segvit", "dtop"])
+@pytest.mark.parametrize("name", slow_but(["segvit"], ["segvit", "dtop"]))
 def test_decoders_drop_values_in_training_if_there_is_a_key(name):
     sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 8, "depth": 3, "num_heads": 2}
     sizes |= {"features": 8, "head_heads": 2, "layers": 1}

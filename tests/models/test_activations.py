@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from safetensors.numpy import save_file
-from support import golden, nhwc, quickly, weights
+from support import golden, nhwc, quickly, slow_but, weights
 
 from jaxprune import checkpoints, mim, models
 from jaxprune.checkpoints.run_card import Card
@@ -45,7 +45,10 @@ def test_tanh_gelu_by_name_is_timms():
     chex.assert_trees_all_close(outputs(model, file), file["logits"], atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("style", [style for style in STYLES if STYLES[style].block.mlp == "plain"])
+PLAIN = [style for style in STYLES if STYLES[style].block.mlp == "plain"]
+
+
+@pytest.mark.parametrize("style", slow_but(PLAIN[::2], PLAIN))
 def test_every_plain_mlp_takes_another_activation(style):
     model = nnx.eval_shape(lambda: VisionTransformer(style=style, **TINY, act_layer="silu", rngs=nnx.Rngs(0)))
     assert {block.mlp.activation for block in model.blocks} == {"silu"}

@@ -6,7 +6,7 @@ import jax.export
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from support import quick_compile
+from support import quick_compile, slow_but
 
 from jaxprune.flops.traced import multiply_accumulates
 from jaxprune.nn import Conv
@@ -29,7 +29,7 @@ def direct(x, kernel, padding):
 
 
 @pytest.mark.parametrize("in_parts", [False, True])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_but(CASES[:2], CASES))
 def test_equals_the_direct_convolution_and_its_gradients(case, in_parts, monkeypatch):
     shape, padding = case
     monkeypatch.setattr(winograd, "_BYTES", 0 if in_parts else 2**28)

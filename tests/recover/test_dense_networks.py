@@ -60,6 +60,7 @@ def test_the_loss_falls(name, tmp_path):
     chex.assert_trees_all_equal(split(load_model(tmp_path / "healed.safetensors")).params, split(result.model).params)
 
 
+@pytest.mark.slow
 def test_the_parts_of_the_distance():
     """Logits of places and all maps count, each relative to the teacher's; nothing is said of whole images."""
     teacher = network("upernet")

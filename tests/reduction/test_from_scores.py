@@ -67,7 +67,10 @@ def published(variant: str):
 CASES = in_names(FILE, r"(.*)/logits_z(.*?)(?:_ac([01]))?_f64")
 
 
-@pytest.mark.parametrize(("variant", "z", "corners"), CASES)
+@pytest.mark.parametrize(
+    ("variant", "z", "corners"),
+    [pytest.param(*case, marks=() if number % 3 == 0 else pytest.mark.slow) for number, case in enumerate(CASES)],
+)
 def test_papr_on_a_vit(variant, z, corners):
     features, side = Features(nhwc(FILE[f"{variant}/feat"])), CONFIG["img"] // CONFIG["patch"]
     scorer = scoring.create("papr", proposal=features, grid=(side, side), align_corners=corners != "0")

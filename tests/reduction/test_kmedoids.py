@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from published_clusters import check_model, stage
 from published_models import cases, config_of
-from support import golden, golden_names
+from support import golden, golden_names, slow_but
 
 from jaxprune import reduction
 from jaxprune.errors import UserError
@@ -24,7 +24,10 @@ def test_matches_the_published_model(case):
     check_model(case, "kmedoids", "kmedoids")
 
 
-@pytest.mark.parametrize("name", golden_names("token_reduction/op_kmedoids_*"))
+OPERATORS = golden_names("token_reduction/op_kmedoids_*")
+
+
+@pytest.mark.parametrize("name", slow_but(OPERATORS[::3], OPERATORS))
 def test_matches_the_published_operator(name):
     file = golden(name)
     config = config_of(file)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from newer_networks import check_network, plan_by_rows, sources
 from published_models import CLOSE, PROBABILITY, config_of, stage
-from support import golden, golden_names, quick_compile
+from support import golden, golden_names, quick_compile, slow_but
 
 from jaxprune.errors import UserError
 from jaxprune.nn import Attended
@@ -18,7 +18,10 @@ from jaxprune.reduction.pitome import PiToMe, energy
 PARTNERS = {True: "all", False: "energetic"}
 
 
-@pytest.mark.parametrize("name", golden_names("newer/pitome_op_*"))
+OPERATORS = golden_names("newer/pitome_op_*")
+
+
+@pytest.mark.parametrize("name", slow_but(OPERATORS[::3], OPERATORS))
 def test_matches_the_published_operator(name):
     file = golden(name)
     config = config_of(file)

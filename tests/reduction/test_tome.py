@@ -22,7 +22,7 @@ from published_models import (
     run_block,
     stage,
 )
-from support import golden, golden_names, quick_compile, quickly, weights
+from support import golden, golden_names, quick_compile, quickly, slow_but, weights
 
 from jaxprune import models, reduction
 from jaxprune.errors import UserError
@@ -45,7 +45,10 @@ def test_model(name):
         np.testing.assert_array_equal(got.aux.steps[index].row_map, got.file[f"assign_{layer}"].astype(int))
 
 
-@pytest.mark.parametrize("name", golden_names("token_reduction/op_tome_*_r*"))
+OPERATORS = golden_names("token_reduction/op_tome_*_r*")
+
+
+@pytest.mark.parametrize("name", slow_but(OPERATORS[::3], OPERATORS))
 def test_matching_and_merging(name):
     file = golden(name)
     config = config_of(file)

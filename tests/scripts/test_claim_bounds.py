@@ -138,6 +138,7 @@ def anchors(off):
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_claim_holds_on_its_side_of_the_bound_and_fails_on_the_other(sign):
     off, off_of_ranks = OFF * sign, OFF_OF_RANKS * sign

@@ -220,7 +220,16 @@ CASES = {
 }
 
 
-SLOW = ("clip without a prefix", "dinov3", "dinov3_plus", "siglip stacked", "pe_core", "dinov2_giant", "eva02_clip")
+SLOW = (
+    "siglip",
+    "clip without a prefix",
+    "dinov3",
+    "dinov3_plus",
+    "siglip stacked",
+    "pe_core",
+    "dinov2_giant",
+    "eva02_clip",
+)
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow if c in SLOW else ()) for c in CASES])

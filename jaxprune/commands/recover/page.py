@@ -80,12 +80,8 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
         "image. Speed-up over the dense network: median, and range over the rounds, all timed in turns."
     )
     section.table(rows.only(*COLUMNS), caption=caption)
-    value = "accuracy" if isinstance(rows[0].accuracy, Interval) else "agreement"
-    points = [(row.name, row.speed.median, getattr(row, value)) for row in rows]
-    series = {name: ([speed], [share.value]) for name, speed, share in points if isinstance(share, Interval)}
-    if series:
-        plot = plots.scatter_plot(series, "measured speed-up", value, pareto=("max", "max"), shares=True)
-        section.figure(plot, f"{_finding(rows, value)}{plots.cut_note(plot)}")
+    for value in ("accuracy", "agreement"):
+        _against_speed(section, rows, value)
     _likeness(section, folders, comparison.results)
     if comparison.rates:
         section.section("Before and after, by keep rate").table(
@@ -97,6 +93,19 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
         section.text("Images on which a healed network still differs from the dense one:")
         captions = [_classes(difference, comparison.class_names) for difference in comparison.differences]
         section.gallery([upscale(difference.image) for difference in comparison.differences], captions)
+
+
+def _against_speed(section: Section, rows: Table[Row], value: str) -> None:
+    """Draws a column of intervals against the measured speed; nothing without one."""
+    shares = {row.name: getattr(row, value) for row in rows if isinstance(getattr(row, value), Interval)}
+    if not shares:
+        return
+    series = {row.name: ([row.speed.median], [shares[row.name].value]) for row in rows if row.name in shares}
+    spans = {name: [(share.low, share.high)] for name, share in shares.items()}
+    plot = plots.scatter_plot(
+        series, "measured speed-up", value, pareto=("max", "max"), shares=True, intervals=spans, joined=False
+    )
+    section.figure(plot, f"{_finding(rows, value)}{plots.front_note(plot)}{plots.cut_note(plot)}")
 
 
 def describe_healing(section: Section, healing: Healing, *, minutes: float) -> None:
