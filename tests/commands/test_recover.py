@@ -201,6 +201,25 @@ def test_the_finding_asks_whether_ranges_of_speed_overlap():
     assert "stands out in accuracy" in _finding(Table([dense, fast, single]), "accuracy")
 
 
+def test_accuracy_and_agreement_are_drawn_with_their_intervals(monkeypatch):
+    drawn, scatter = [], page.plots.scatter_plot
+
+    def watched(series, xlabel, ylabel, **options):
+        drawn.append((ylabel, series, options["intervals"]))
+        return scatter(series, xlabel, ylabel, **options)
+
+    monkeypatch.setattr(page.plots, "scatter_plot", watched)
+    rows = Table([row("dense", 0.8, 1.0), dataclasses.replace(row("a", 0.79, 2.0), accuracy="")])
+    section = Report("r").section("s")
+    page.describe(section, Comparison(rows, {}, False), {}, minutes=1.0)
+    assert [(name, list(series)) for name, series, _ in drawn] == [
+        ("accuracy", ["dense"]),
+        ("agreement", ["dense", "a"]),
+    ]
+    assert drawn[1][1]["a"] == ([2.0], [0.79]) and drawn[1][2]["a"] == [(0.79 - 0.02, 0.79 + 0.02)]
+    assert "a: agreement 79.0% [77.0%, 81.0%]" in section.render()
+
+
 def test_the_summary_is_json():
     dense = row("dense", 0.8, 1.0)
     rows = Table([dense, row("a", 0.79, 2.0)])
