@@ -100,6 +100,7 @@ def arguments(**changes):
     return {"arguments": {"name": "vit", **SIZES, **changes}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -93,7 +93,7 @@ def on_stages(name, encoder, **arguments):
     return dense.create(name, encoder=encoder, num_classes=CLASSES, **sizes, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.parametrize("encoder", HIERARCHICAL)
+@pytest.mark.parametrize("encoder", slow_but(list(HIERARCHICAL)[:1], HIERARCHICAL))
 @pytest.mark.parametrize("name", dense.methods())
 def test_heads_on_hosts_with_stages(name, encoder):
     """Maps of several grids, at the places of a stage; a head that cannot read them says so."""

@@ -329,6 +329,7 @@ def test_a_scorer_that_keeps_all_is_the_dense_model(on):
     np.testing.assert_array_equal(logits_of(reduce("from_scores", on, keep_rate=1.0), on), dense_logits(on))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", HOSTS)
 def test_taking_nothing_is_the_dense_model(on):
     """Without a step the program is the dense one, and the way back from a plan is such a plan."""
