@@ -207,14 +207,14 @@ def _cascade(path: Path, card: Card, arrays: Mapping[str, Any], img_size: Any) -
 
 
 def _loaded(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tuple[int, int] | None) -> Any:
-    model = _filled(path, card, arrays, img_size)
+    model = _rebuilt(path, card, arrays, img_size)
     beside = path / TRAINING_IMAGES
     if record := TrainingImages.from_arrays(_read(beside) if beside.is_file() else arrays):
         model.training_images = record
     return model
 
 
-def _filled(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tuple[int, int] | None) -> Any:
+def _rebuilt(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tuple[int, int] | None) -> Any:
     arguments = dict(card.arguments)
     if img_size is not None:
         host = arguments["name"] if card.kind == "model" else arguments.get("encoder")

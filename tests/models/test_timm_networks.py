@@ -23,7 +23,7 @@ def network(name: str):
     return file, checkpoints.load_pretrained(model, weights(file))
 
 
-# One of each family; further members and special cases are slow.
+# One of most families; ConvNeXt and Hiera, which take longer to compile, further members and special cases are slow.
 QUICK = (
     *("aimv2", "beit", "beit3", "clip", "deit3", "dinov2_reg4", "dinov3", "eva02_base"),
     *("pe_core", "rope_axial", "siglip", "swin_padded"),

@@ -56,7 +56,7 @@ def new(config: Config, **arguments: Any) -> Any:
     network = build("dense", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     if start := networks.start_of(config):
         door.initialise(network.encoder, start)
-        network.training_images = getattr(network.encoder, "training_images", None)
+        network.training_images = network.encoder.training_images
     network.preprocessing = preprocessing(config)
     if config.plan:
         plan = networks.plan(config, config.plan)
