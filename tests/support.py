@@ -133,6 +133,18 @@ def quickly(model: nnx.Module, call: Callable[..., Any]) -> Callable[..., Any]:
 BLOCK_KINDS = ("vit", "timm", "naflex", "post_norm", "rms", "dinov3", "eva02", "rope_mixed", "pe_core_14", "beit3")
 
 
+def refuse_listing(place: Path, monkeypatch: Any) -> None:
+    """Makes a directory one that this process may not list; the tests may run as root, whom no permission stops."""
+    listed = Path.iterdir
+
+    def iterdir(path):
+        if path == place:
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+
+
 def slow_but(quick: Iterable[Any], values: Iterable[Any]) -> list[Any]:
     """Returns the values of a parameter, those that are not `quick` marked as slow: further members of a family."""
     quick = list(quick)

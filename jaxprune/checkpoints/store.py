@@ -31,7 +31,7 @@ import orbax.checkpoint as ocp
 from jaxprune import processes, tensorstore_threads
 from jaxprune.checkpoints.manifest import MANIFEST, Damage, manifest_of, require_same, sealed, verify
 from jaxprune.errors import UserError, shortened
-from jaxprune.files import as_path, folders_below, reading, require_utf8, size_and_crc, sync_directory, writing
+from jaxprune.files import as_path, folders_below, listing, reading, require_utf8, size_and_crc, sync_directory, writing
 from jaxprune.weights.finite import require_finite
 
 _DATA = "data.json"
@@ -366,12 +366,12 @@ def _surveyed(directory: Path) -> _Survey:
 def _steps(directory: Path) -> list[int]:
     if not directory.is_dir():
         return []
-    return [int(path.name) for path in directory.iterdir() if path.is_dir() and re.fullmatch(_STEP, path.name)]
+    return [int(path.name) for path in listing(directory) if path.is_dir() and re.fullmatch(_STEP, path.name)]
 
 
 def _half_written(directory: Path, newer_than: int | None) -> list[str]:
     """Returns names like `40.writing`: never committed, so nothing was lost and nothing has to be moved."""
-    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    names = [path.name for path in listing(directory)] if directory.is_dir() else []
     matches = [re.fullmatch(rf"({_STEP})(\..+)", name) for name in names]
     return sorted(
         match[0]

@@ -19,7 +19,7 @@ from jaxprune.export import as_onnx, as_stablehlo
 from jaxprune.export.exported_function import as_text, describe, program, require_fits
 from jaxprune.export.segment_programs import chained, segment_programs
 from jaxprune.export.verify import Verified, pixels, write_verified
-from jaxprune.files import as_path, write_atomically
+from jaxprune.files import as_path, listing, write_atomically
 
 SUFFIXES = {"stablehlo": ".stablehlo", "onnx": ".onnx"}
 INDEX = "cascade.json"
@@ -110,7 +110,7 @@ def cascade(
     exits = len(segments)
     dial = model.dial or ((*[NOBODY] * (exits - 1), EVERYBODY),)
     values = {"segments": segments, "buckets": list(sizes), "dial": [list(step) for step in dial]}
-    for path in folder.iterdir():
+    for path in listing(folder):
         if _SEGMENT.fullmatch(path.name) and path.name not in {segment["file"] for segment in segments}:
             path.unlink()  # of an earlier export
     kept = ("format", "architecture", "preprocessing", "input", "class_names", "versions")

@@ -17,7 +17,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 import tensorstore
-from support import slow_but
+from support import refuse_listing, slow_but
 
 from jaxprune import tensorstore_threads
 from jaxprune.checkpoints import manifest as manifest_module
@@ -489,3 +489,9 @@ def test_a_directory_whose_name_no_checkpoint_can_have_is_one_line(name, tmp_pat
         with pytest.raises(UserError, match=r"no UTF-8|too long|is no path") as error:
             call()
         assert len(str(error.value)) < 400
+
+
+def test_a_store_that_may_not_be_listed_is_named(filled, monkeypatch):
+    refuse_listing(filled.directory, monkeypatch)
+    with pytest.raises(UserError, match=rf"{filled.directory} cannot be read \(Permission denied\)"):
+        filled.all_steps()

@@ -11,7 +11,7 @@ from jaxprune.data.folder import image_files, read_example
 from jaxprune.data.maps.label_maps import LabelMaps
 from jaxprune.data.source import Example
 from jaxprune.errors import UserError, shortened
-from jaxprune.files import read_bytes
+from jaxprune.files import listing, read_bytes
 
 IMAGES = ("images", "image", "img", "imgs", "JPEGImages", "leftImg8bit")
 MAPS = ("masks", "annotations", "labels", "label_maps", "semantic_masks", "SegmentationClass", "gtFine")
@@ -115,7 +115,7 @@ def _directory(top: Path, split: str, names: tuple[str, ...], kind: str) -> Path
     where = f" for the split {split!r}" if split else ""
     raise UserError(
         f"{top} has no directory of {kind}{where}: looked for {', '.join(names)}, above or below the split. "
-        f"It holds {shortened(', '.join(sorted(entry.name for entry in top.iterdir())) or 'nothing')}."
+        f"It holds {shortened(', '.join(entry.name for entry in listing(top)) or 'nothing')}."
     )
 
 

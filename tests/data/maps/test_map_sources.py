@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
+from support import refuse_listing
 
 from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.maps.folder import MapFolder, decode_map
@@ -90,6 +91,12 @@ def test_a_folder_without_maps_names_what_it_looked_for(tmp_path):
     with pytest.raises(UserError, match="several directories of label maps"):
         MapFolder(tmp_path, "train", RULES)
     assert len(MapFolder(tmp_path, "train", RULES, maps="masks")) == 3
+
+
+def test_a_folder_that_may_not_be_listed_is_named(tmp_path, monkeypatch):
+    refuse_listing(tmp_path, monkeypatch)
+    with pytest.raises(UserError, match=rf"{tmp_path} cannot be read \(Permission denied\)"):
+        MapFolder(tmp_path, "train", RULES)
 
 
 def test_a_value_that_is_no_class_is_a_broken_example(tmp_path):

@@ -1,10 +1,9 @@
 """Sources of objects by name: splits, the classes of all of them, and what has none."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
+from support import refuse_listing
 
 from jaxprune.data.objects.open_objects import open_objects
 from jaxprune.data.objects.truth import Truth
@@ -48,14 +47,8 @@ def test_splits_of_a_yolo_directory_lie_outside_or_inside(tmp_path, outside):
 
 @pytest.mark.parametrize("locked", ["labels", ""])
 def test_a_folder_that_may_not_be_listed_is_named(tmp_path, locked, monkeypatch):
-    root, listed = yolo(tmp_path), Path.iterdir
-
-    def iterdir(path):
-        if path == root / locked:
-            raise PermissionError(13, "Permission denied", str(path))
-        return listed(path)
-
-    monkeypatch.setattr(Path, "iterdir", iterdir)
+    root = yolo(tmp_path)
+    refuse_listing(root / locked, monkeypatch)
     with pytest.raises(UserError, match=rf"{root / locked} cannot be read \(Permission denied\)"):
         open_objects("yolo", split="train", path=str(root))
 
