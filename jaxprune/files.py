@@ -42,15 +42,15 @@ def as_path(path: Any) -> Path:
     """Returns a path as a `Path`, as it is: `~` is not expanded.
 
     Raises:
-      UserError: it is no path, or has a part that no file system allows.
+      UserError: it is not a path, or has a part that no file system allows.
     """
     try:
         text = os.fsdecode(path)
         text.encode(errors="surrogateescape")
     except (TypeError, UnicodeError):
-        raise UserError(f"{quoted(path)} is no path: give a text, or a pathlib.Path.") from None
+        raise UserError(f"{quoted(path)} is not a path: give a text, or a pathlib.Path.") from None
     if not text or "\0" in text:
-        raise UserError(f"{quoted(text)} is no path: name a file or a directory.")
+        raise UserError(f"{quoted(text)} is not a path: name a file or a directory.")
     longest = max(len(os.fsencode(part)) for part in text.split("/"))
     if len(os.fsencode(text)) > _LONGEST_PATH or longest > _LONGEST_NAME:
         raise UserError(f"The path {quoted(text)} has a name that is too long for a file: give a shorter one.")
@@ -61,13 +61,13 @@ def require_utf8(path: Path) -> None:
     """Checks the name of a directory for checkpoints, whose library reads names as UTF-8.
 
     Raises:
-      UserError: it is no UTF-8.
+      UserError: it is not UTF-8.
     """
     try:
         str(path).encode()
     except UnicodeEncodeError:
         raise UserError(
-            f"The name of the directory {quoted(str(path))} is no UTF-8: rename it, or give another."
+            f"The name of the directory {quoted(str(path))} is not UTF-8: rename it, or give another."
         ) from None
 
 
@@ -294,7 +294,7 @@ def unsealed(text: bytes | str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(values, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     body, line, seal = text.rpartition(f',\n  "{_SEAL}": ')
     if (line or _SEALED in values) and seal.removesuffix("\n") != f"{zlib.crc32(body.encode())}\n}}":
         raise ValueError("it has changed since it was written")

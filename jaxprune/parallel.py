@@ -152,7 +152,7 @@ def rules_from_texts(texts: Sequence[str]) -> Rules:
     [('head.*', ('fsdp',)), ('*.mlp.fc1.kernel', (None, 'tensor'))]
 
     Raises:
-      UserError: a text is no rule.
+      UserError: a text is not a rule.
     """
     rules = []
     for text in texts:

@@ -217,7 +217,7 @@ def check_kinds(cls: type, arguments: Mapping[str, Any]) -> None:
             raise UserError(f"{cls.__name__}: {name}={quoted(value)} is not {_described(annotation)}.")
         least = _SIZES.get(name)
         if least is not None and not all(least <= size <= _LARGEST for size in _whole_numbers(value)):
-            raise UserError(f"{cls.__name__}: {name}={quoted(value)} is no size: use whole numbers from {least} on.")
+            raise UserError(f"{cls.__name__}: {name}={quoted(value)} is not a size: use whole numbers from {least} on.")
 
 
 def _fits(value: Any, annotation: Any) -> bool:

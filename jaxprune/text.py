@@ -93,7 +93,7 @@ def parse_value(text: str) -> Any:
 
 
 def writable(text: str) -> str:
-    """Returns a text in which what is no Unicode, such as bytes in the name of a file, is escaped.
+    """Returns a text in which what is not Unicode, such as bytes in the name of a file, is escaped.
 
     >>> writable("caf" + chr(0xDCE9)) == "caf" + chr(92) + "udce9"
     True

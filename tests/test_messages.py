@@ -29,7 +29,7 @@ def texts(source):
 
 
 def named_settings(source):
-    """The flags and settings of commands in the sentences of a module; a word by itself is no sentence."""
+    """The flags and settings of commands in the sentences of a module; a word by itself is not a sentence."""
     words = [word for text in texts(source) if " " in text for word in OF_COMMANDS.findall(text)]
     return [word for word in words if word not in OF_OTHER_PROGRAMS]
 

@@ -55,6 +55,6 @@ def test_commands_start_without_matplotlib_and_scipys_modules():
 
 
 def test_each_test_file_has_its_own_name():
-    # pytest imports a test file by its name alone where the folder is no package.
+    # pytest imports a test file by its name alone where the folder is not a package.
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
     assert sorted(set(names)) == sorted(names)

@@ -39,14 +39,14 @@ class Costs:
       arguments, outputs, temporaries, code: GiB; outputs without those that take the place of arguments.
       total: GiB of all of these.
       available: GiB that programs can use.
-      tflop: operations of matrix products and convolutions, two a multiply-add, in 10¹²; kernels that are no XLA
+      tflop: operations of matrix products and convolutions, two a multiply-add, in 10¹²; kernels that are not XLA
         programs (cuDNN's and Pallas' attention) are not counted.
       moved: GiB of operands and results of all kernels.
       mcycles: the compiler's estimated cycles, in millions; 0 where it gives none.
       ms: time by these cycles; without them, by the roofline of each kernel. Communication is not counted.
       estimate: "cycles" or "roofline".
       share: of the chip's peak, at that time.
-      sent: GiB that each chip sends to others of its slice or machine; see `program.sent`.
+      sent: GiB that each chip sends to others of its slice or machine; see `program_text.sent`.
       sent_away: GiB that each chip sends to other slices.
       communication: ms of what is sent, at the published bandwidths; at best it takes place beside the computation.
       collectives: {kind: (count, bytes on a chip)}.

@@ -84,7 +84,7 @@ class Module(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Module":
-        """Parses the text of a compiled program; lines that are no instructions are left out."""
+        """Parses the text of a compiled program; lines that are not instructions are left out."""
         computations: dict[str, list[Instruction]] = {}
         entry, current = "", []
         for line in text.splitlines():

@@ -70,7 +70,7 @@ class Target:
         if not 1 <= target.chips <= _MOST:
             raise UserError(f"{quoted(text)} has {target.chips:,} chips: describe 1 to {_MOST:,}.")
         if target.chip.platform == "gpu" and (len(target.shape) > 1 or target.slices > 1):
-            raise UserError(f"{quoted(text)} is no number of GPUs: write {name}:{target.chips}.")
+            raise UserError(f"{quoted(text)} is not a number of GPUs: write {name}:{target.chips}.")
         return target
 
     def __str__(self) -> str:

@@ -138,7 +138,7 @@ def compare(
 
 def _named(plans: Mapping[str, Contender] | Iterable[Contender]) -> dict[str, Contender]:
     if isinstance(plans, (str, Plan)) or not isinstance(plans, Iterable):
-        raise UserError(f"plans={quoted(plans)} are no plans: give a list of them, or {{name: plan}}.")
+        raise UserError(f"plans={quoted(plans)} are not plans: give a list of them, or {{name: plan}}.")
     read = lambda plan: Plan.from_text(plan) if isinstance(plan, str) and not is_rival(plan) else plan
     if isinstance(plans, Mapping):
         contenders = {str(name): read(plan) for name, plan in plans.items()}
@@ -187,7 +187,7 @@ def _networks(model: Any, contenders: Mapping[str, Contender], scorer: Any, seed
 
 
 def _require_same_task(name: str, network: Any, model: Any) -> None:
-    """Refuses what is no network for the dense one's images, resized to fewer pixels or as they are, and classes."""
+    """Refuses what is not a network for the dense one's images, resized to fewer pixels or as they are, and classes."""
     sides, dense = getattr(getattr(network, "preprocessing", None), "sides", None), model.preprocessing.sides
     if sides is None or len(sides) != len(dense) or network.num_classes != model.num_classes:
         raise UserError(
@@ -224,7 +224,7 @@ def _labelled(model: Any, images: Any, labels: Any, batch_size: int) -> Iterable
         )
     images, labels = np.asarray(images), np.asarray(labels)
     if not np.issubdtype(labels.dtype, np.integer):
-        raise UserError(f"Labels of dtype {labels.dtype} are no classes: give the number of the class of each image.")
+        raise UserError(f"Labels of dtype {labels.dtype} are not classes: give the number of the class of each image.")
     if images.dtype == np.uint8 and images.ndim == 4:
         return eval_batches(of_arrays(images, labels), batch_size=batch_size, preprocessing=record)
     if images.shape[1:] != (*record.sides, 3) or not len(images):

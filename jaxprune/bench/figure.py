@@ -30,7 +30,7 @@ def plot(rows: Table[ComparedRow], *, against: str = "gflops") -> Any:
     from jaxprune.report import plots  # imported here, because a table does without matplotlib
 
     if against not in _LABELS:
-        raise UserError(f"against={against!r} is no cost: draw against one of {', '.join(_LABELS)}.")
+        raise UserError(f"against={against!r} is not a cost: draw against one of {', '.join(_LABELS)}.")
     if against == "speed_up" and any(row.speed_up is None for row in rows):
         raise UserError("These networks were not timed: call compare(…, rounds=15) to draw speed-ups.")
     cost = lambda row: row.gflops if against == "gflops" else row.speed_up.median

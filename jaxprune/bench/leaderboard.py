@@ -272,7 +272,7 @@ def _share_differences(share: str, claimed: Mapping[str, Any], measured: Mapping
             "images apart that rounding can flip"
         ]
     if abs(count - round(count)) > _TOLERANCE * images:
-        return [f"{share} is {value} in the row, which is no share of {images:,} images"]
+        return [f"{share} is {value} in the row, which is not a share of {images:,} images"]
     interval = wilson_interval(round(count), images)
     if not all(_same(end, claimed[name]) for name, end in zip(ends, interval, strict=True)):
         return [f"{' and '.join(ends)} are not the interval of the row's {share} {value}"]
@@ -282,7 +282,7 @@ def _share_differences(share: str, claimed: Mapping[str, Any], measured: Mapping
 def _looks_like(device: str, second: str) -> bool:
     """Whether a reader takes two names for one: they differ in case, spaces, marks or letters that look alike.
 
-    Digits never look like other digits: an RTX 3060 is no 3080, though both might be read as B.
+    Digits never look like other digits: an RTX 3060 is not a 3080, though both might be read as B.
     """
     names = [re.sub("[^a-z0-9]", "", name.casefold()) for name in (device, second)]
     for pair, letter in _LIGATURES.items():

@@ -62,6 +62,10 @@ class OverRounds(NamedTuple):
         ends = (min(values), max(values)) if len(values) > 1 else (math.nan, math.nan)
         return cls(statistics.median(values), *ends)
 
+    def scaled(self, factor: float) -> "OverRounds":
+        """Returns the quantity times a factor."""
+        return OverRounds(self.median * factor, self.low * factor, self.high * factor)
+
 
 def speed_up(reference: Sequence[Turn], turns: Sequence[Turn]) -> OverRounds:
     """Returns the speed-up of a contestant over a reference, computed within each round.

@@ -242,7 +242,7 @@ def _fill(model: Any, arrays: Mapping[str, Any], path: Path) -> None:
     targets = variables(model)
     stored = targets if path.is_file() else split(model).params
     missing = [name for name in stored if name not in arrays]
-    # Of what a run keeps running, some is no network's: what its evaluation needed.
+    # Of what a run keeps running, some is not a network's: what its evaluation needed.
     present = {name: array for name, array in arrays.items() if name in targets}
     misfits = [
         f"{name} is {tuple(array.shape)} and not {targets[name].shape}"

@@ -1,12 +1,12 @@
 """Broken examples: how they are reported, logged and replaced."""
 
+import logging
 import threading
-
-from absl import logging
 
 from jaxprune.data.source import Example, Source, frames_of
 from jaxprune.errors import UserError
 
+_log = logging.getLogger(__name__)
 _lock = threading.Lock()
 
 
@@ -35,7 +35,7 @@ def note_broken(broken: dict[str, str], error: Unreadable) -> None:
         if error.example in broken:
             return
         broken[error.example] = error.reason
-    logging.warning("Broken %s left out (%d so far): %s: %s", error.kind, len(broken), error.example, error.reason)
+    _log.warning("Broken %s left out (%d so far): %s: %s", error.kind, len(broken), error.example, error.reason)
 
 
 def read_or_next(source: Source, index: int) -> Example:

@@ -145,7 +145,7 @@ def load_clips(
       UserError: there are no videos, or one cannot be read, or the network reads images.
     """
     if not isinstance(videos, Iterable) or isinstance(videos, str | bytes | os.PathLike):
-        raise UserError(f"videos={quoted(videos)} is no list of files: give several, or one as [file].")
+        raise UserError(f"videos={quoted(videos)} is not a list of files: give several, or one as [file].")
     views = Views(preprocessing, num_clips, num_crops)
     rows = [read_views(path, views) for path in videos]
     if not rows:

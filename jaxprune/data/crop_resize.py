@@ -228,7 +228,7 @@ def load_images(
     several = isinstance(images, Iterable) and not isinstance(images, str | bytes | os.PathLike | Image.Image)
     if not several or (isinstance(images, np.ndarray) and images.ndim != 4):
         value = f"an array of shape {images.shape}" if isinstance(images, np.ndarray) else f"images={quoted(images)}"
-        raise UserError(f"{value} is no list of images: give several files, or uint8 arrays, such as [image].")
+        raise UserError(f"{value} is not a list of images: give several files, or uint8 arrays, such as [image].")
     rows = []
     for image in images:
         if isinstance(image, Image.Image):
@@ -248,7 +248,7 @@ def _as_rgb(image: np.ndarray) -> np.ndarray:
         return to_rgb(image)
     except ValueError as error:
         raise UserError(
-            f"An image of shape {image.shape} and dtype {image.dtype} is no decoded picture: give uint8 arrays of "
+            f"An image of shape {image.shape} and dtype {image.dtype} is not a decoded picture: give uint8 arrays of "
             "(height, width, 3), with pixels from 0 to 255."
         ) from error
 

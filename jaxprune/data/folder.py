@@ -1,18 +1,20 @@
 """Image folders: one directory per class, or any pictures without labels. Folders of videos work the same way."""
 
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from absl import logging
 
 from jaxprune.data import decode, video
 from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.source import Example
 from jaxprune.errors import PLACE, UserError, nearest, shortened
 from jaxprune.files import listing
+
+_log = logging.getLogger(__name__)
 
 SPLITS = ("train", "test", "val", "valid", "validation")
 _NAMES_SHOWN = 8
@@ -247,7 +249,7 @@ def _classes(roots: list[Path], name: str, reader: Reader) -> tuple[str, ...]:
         empty = [name for name in names if name not in present]
         remainder = f" and {len(empty) - _NAMES_SHOWN} more" if len(empty) > _NAMES_SHOWN else ""
         names_listed = ", ".join(empty[:_NAMES_SHOWN]) + remainder
-        logging.warning("%s: directories without %s are not classes: %s", name, reader.files, names_listed)
+        _log.warning("%s: directories without %s are not classes: %s", name, reader.files, names_listed)
     return present
 
 

@@ -9,9 +9,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.dense.parts.base import Segmenter, map_features
 from jaxprune.dense.parts.pixel_classifier import PixelClassifier
-from jaxprune.dense.parts.published import batch_norm, pointwise, pointwise_back
 from jaxprune.nn import BatchNorm, Host
-from jaxprune.nn.tensor_rules import Rule
+from jaxprune.nn.tensor_rules import Rule, batch_norm, pointwise, pointwise_back
 from jaxprune.ops.resize import resize
 
 

@@ -39,7 +39,8 @@ class SegViT(Segmenter):
       indices: the host's intermediates, one per decoder; by default after 1/2, 2/3 and all blocks.
       features: width of the queries; by default half of the tokens'.
       head_heads, layers: attention heads and layers of each decoder.
-      dropout: of the decoders in training, which needs a `key`; see `parts.mask_decoder.MaskDecoder`.
+      dropout: of the decoders in training, by its `key`, without which nothing is dropped; see
+        `parts.mask_decoder.MaskDecoder`.
       absent_weight: see `losses.class_masks.class_mask_losses`.
       class_weight, mask_weight, dice_weight: weights of the three losses of each stage.
 

@@ -8,7 +8,6 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxprune.dynamic.parts.adaptive_average import adaptive_average
 from jaxprune.dynamic.parts.convnext_stage import ConvNeXtStage
 from jaxprune.dynamic.parts.feature_branch import convnext_branch, resnet_branch
 from jaxprune.dynamic.parts.perceiver import CrossAttention, SelfAttention
@@ -19,11 +18,13 @@ from jaxprune.flops.traced import multiply_accumulates
 from jaxprune.losses import distilled_exit_loss
 from jaxprune.models.resnet import max_pool
 from jaxprune.nn import BatchNorm, Conv, Linear
+from jaxprune.nn.dropout import apply_dropout
 from jaxprune.nn.images import as_input
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.norm import LayerNorm
 from jaxprune.nn.optional_key import fold_in
-from jaxprune.nn.tensor_rules import LAYERS, Rule, convolution, convolution_back
+from jaxprune.nn.tensor_rules import LAYERS, Rule, batch_norm, convolution, convolution_back
+from jaxprune.ops.adaptive_average import adaptive_average
 from jaxprune.preprocessing import Preprocessing
 
 _BLOCKS = (3, 3, 9, 3)  # self-attention layers of a stage, times its depth factor
@@ -31,11 +32,7 @@ _READ = 7  # side of the pooled map that the latents read
 
 _BATCH_NORMS = ("{batch_norm}", "cnn_stem.1", "isc3.1", "isc4.1", "classifier_merge.0")
 _RULES = (
-    *(
-        Rule(f"{place}.{published}", f"{place}.{name}")
-        for place in _BATCH_NORMS
-        for published, name in (("weight", "scale"), ("running_mean", "mean"), ("running_var", "var"))
-    ),
+    *(rule for place in _BATCH_NORMS for rule in batch_norm(place, place)),
     *(
         Rule(f"{kind}.{index}.0.weight", f"{kind}.{index}.0.scale")
         for kind in ("token_mixer", "token_expander")
@@ -312,10 +309,7 @@ def _convolutional(
 ) -> tuple[State, jax.Array]:
     maps = model.body(4, state["maps"], train=train, key=key, **_passed(state))
     pooled = maps.mean((1, 2))
-    if key is not None and model.drop_rate:
-        stays = jax.random.bernoulli(jax.random.fold_in(key, 0), 1 - model.drop_rate, pooled.shape)
-        pooled = pooled * stays.astype(pooled.dtype) / (1 - model.drop_rate)
-    return {**state, "maps": maps}, model.classifier_cnn(pooled)
+    return {**state, "maps": maps}, model.classifier_cnn(apply_dropout(pooled, model.drop_rate, fold_in(key, 0)))
 
 
 def _merged(model: DynPerceiver, state: State, *, train: bool = False, key: Any = None) -> tuple[State, jax.Array]:

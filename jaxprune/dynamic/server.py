@@ -128,7 +128,7 @@ class Server:
         try:
             array = np.array(image)  # a copy: the client may write into its own again
         except Exception as error:
-            raise UserError(f"An image is no array ({shortened(error)}): give uint8 {self._shape}.") from error
+            raise UserError(f"An image is not an array ({shortened(error)}): give uint8 {self._shape}.") from error
         if array.dtype != np.uint8 or array.shape != self._shape:
             raise UserError(f"An image is {array.dtype} {array.shape}: give pixels from 0 to 255, uint8 {self._shape}.")
         start, future = time.monotonic(), Future()

@@ -32,7 +32,7 @@ def require_whole(archive: zipfile.ZipFile | None, file: BinaryIO) -> None:
     """Checks that the members that an archive lists follow on one another from its start, as they were written.
 
     Raises:
-      BadZipFile: they do not, so that some are not listed, or it is no archive at all.
+      BadZipFile: they do not, so that some are not listed, or it is not an archive at all.
     """
     end = 0
     for member in archive.infolist() if archive else ():

@@ -73,7 +73,7 @@ def of_model(
       embedded: number of patches embedded; by default all, or those that a scorer keeps.
     """
     if not hasattr(model, "sites"):
-        raise UserError(f"{quoted(model)} is no network with patches: give one of models.create.")
+        raise UserError(f"{quoted(model)} is not a network with patches: give one of models.create.")
     sites, overhead = model.sites(img_size), model.overhead(img_size)
     if plan is None:
         pruner = model.pruner if model.prunes_input else None

@@ -13,6 +13,8 @@ from jaxprune.flops import of_model
 from jaxprune.flops.traced import multiply_accumulates
 from jaxprune.nn.block_cost import block_flops, block_tokens
 from jaxprune.ops.tracing import RESAMPLING
+from jaxprune.reduction import installed
+from jaxprune.reduction.parts.base import is_idle
 
 
 class SegmenterFlops(NamedTuple):
@@ -50,7 +52,9 @@ def of_segmenter(network: Segmenter) -> SegmenterFlops:
         return of_exits(network, _rows(network))
     counted = of_model(encoder)
     last = max(encoder.intermediate_layers()[index] for index in network.indices)
-    cost = counted.patch_embed + sum(counted.blocks[: last + 1]) + counted.reducers + counted.between
+    placed = [reducer for reducer in installed(encoder) if 0 <= reducer.step.layer <= last]
+    reducers = sum(reducer.flops() for reducer in placed if not is_idle(type(reducer), reducer.step))
+    cost = counted.patch_embed + sum(counted.blocks[: last + 1]) + reducers + counted.between
     maps: list[Any] = [
         jax.ShapeDtypeStruct((1, *grid, width), jnp.float32)
         for grid, width in zip(map_grids(encoder, network.indices), map_features(encoder, network.indices), strict=True)

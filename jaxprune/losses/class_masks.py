@@ -34,7 +34,7 @@ def class_mask_losses(
       class_logits: of each query; the last column says that its class is absent. With one column a class, a present
         class's target is its own column; with two columns in all, it is the first.
       mask_logits: of each query.
-      labels: the class of each pixel; labels that are no class, such as 255, are ignored.
+      labels: the class of each pixel; labels that are not classes, such as 255, are ignored.
       absent_weight: weight of the absent classes in the weighted mean of the cross-entropy.
       alpha, gamma: of the focal loss (Lin et al., 2017).
     """

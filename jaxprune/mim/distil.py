@@ -100,7 +100,7 @@ class Distil(Framework):
       encoder: the arguments of the student, such as `img_size`, `patch_size`, `embed_dim`, `depth` and `num_heads`.
 
     Raises:
-      UserError: the teacher is no dense network of images; a share is not within [0, 1]; nothing would be seen.
+      UserError: the teacher is not a dense network of images; a share is not within [0, 1]; nothing would be seen.
 
     References:
       The head, 1 - cosine and the equal weights are those of Pixio's distillation (Yang et al., 2025), which takes the

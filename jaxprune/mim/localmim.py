@@ -28,7 +28,7 @@ from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import torch_uniform, xavier_uniform
 from jaxprune.nn.params import Fixed, frozen
-from jaxprune.nn.tensor_rules import Rule, Tensor, convolution, convolution_back, within
+from jaxprune.nn.tensor_rules import Rule, Tensor, pointwise, pointwise_back, within
 from jaxprune.ops.patches import normalize_patches, patchify, unpatchify
 
 # Number of upsamplings by 2 of each level's map: cells of 1/4, 1/2, 1 and 2 times the side of a patch.
@@ -527,20 +527,11 @@ def _up_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
     return tensor.reshape(tensor.shape[0], 2, 2, -1).transpose(0, 3, 1, 2)
 
 
-def _pointwise(tensor: Tensor) -> Tensor:
-    """Reshapes (out, in, 1, 1) to (in, out)."""
-    return convolution(tensor)[0, 0]
-
-
-def _pointwise_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
-    return convolution_back(tensor[None, None], patch_size)
-
-
 def _level(published: str, prefix: str, doublings: int) -> tuple[Rule, ...]:
     # `pred` numbers its layers: transposed convolutions with norm and GELU between, or pooling, then a 1×1 convolution.
     places = {2: ("0", "3", "4"), 1: ("0", "1"), 0: ("0",), -1: ("1",)}[doublings]
     *grown, head = (f"{published}pred.{place}." for place in places)
-    rules = [Rule(f"{head}weight", f"{prefix}pred.kernel", _pointwise, _pointwise_back)]
+    rules = [Rule(f"{head}weight", f"{prefix}pred.kernel", pointwise, pointwise_back)]
     rules += [Rule(f"{head}bias", f"{prefix}pred.bias")]
     for index, place in enumerate(grown):
         rules += [Rule(f"{place}weight", f"{prefix}up.{index}.kernel", _up, _up_back)]

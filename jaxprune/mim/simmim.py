@@ -28,7 +28,7 @@ from jaxprune.nn.block_cost import block_flops, block_tokens
 from jaxprune.nn.images import require_float
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.patch_embed import pair
-from jaxprune.nn.tensor_rules import Rule, within
+from jaxprune.nn.tensor_rules import Rule, pointwise, pointwise_back, within
 from jaxprune.ops.patches import gather_tokens, unpatchify
 
 # Relative positions of a ViT: the style with that option.
@@ -328,12 +328,7 @@ def _cut_normal(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: An
 RULES = (
     Rule("encoder.mask_token", "mask_token"),
     Rule("mask_token", "mask_token"),
-    Rule(
-        "decoder.0.weight",
-        "decoder.pred.kernel",
-        lambda tensor: tensor[:, :, 0, 0].T,
-        lambda tensor, patch_size: tensor.T[:, :, None, None],
-    ),
+    Rule("decoder.0.weight", "decoder.pred.kernel", pointwise, pointwise_back),
     Rule("decoder.0.bias", "decoder.pred.bias"),
     *within("", "decoder.", PUBLISHED),
 )

@@ -23,7 +23,16 @@ from jaxprune.nn.drop_path import DropPath
 from jaxprune.nn.images import require_float
 from jaxprune.nn.optional_key import split_key
 from jaxprune.nn.patch_embed import pair
-from jaxprune.nn.tensor_rules import LAYERS, Rule, convolution, convolution_back, patches, patches_back
+from jaxprune.nn.tensor_rules import (
+    LAYERS,
+    Rule,
+    convolution,
+    convolution_back,
+    patches,
+    patches_back,
+    pointwise,
+    pointwise_back,
+)
 from jaxprune.nn.tokens import NOTHING, Attended, on_map
 from jaxprune.ops.patches import patchify
 from jaxprune.preprocessing import Preprocessing
@@ -176,11 +185,6 @@ class Cut(nnx.Module):
         return out.reshape(b, n, -1)
 
 
-def _pointwise(tensor: np.ndarray) -> np.ndarray:
-    """Converts a 1×1 convolution, (out, in, 1, 1), or a linear layer to (in, out)."""
-    return tensor.reshape(tensor.shape[:2]).T
-
-
 _RULES = (
     Rule("stem.0.weight", "stem.0.kernel", patches, patches_back),
     Rule("stem.1.weight", "stem.1.scale"),
@@ -190,8 +194,7 @@ _RULES = (
     Rule("{any}.grn.weight", "{any}.grn.weight"),
 )
 _POINTWISE = tuple(
-    Rule(f"{{any}}.mlp.{fc}.weight", f"{{any}}.mlp.{fc}.kernel", _pointwise, lambda t, _: t.T[:, :, None, None])
-    for fc in ("fc1", "fc2")
+    Rule(f"{{any}}.mlp.{fc}.weight", f"{{any}}.mlp.{fc}.kernel", pointwise, pointwise_back) for fc in ("fc1", "fc2")
 )
 
 

@@ -18,13 +18,12 @@ from jaxprune.models.video_convnet import (
     VideoConvNet,
     conv_rule,
     linear_rules,
-    norm_rules,
     prepared_as,
     stage_rules,
 )
 from jaxprune.nn import BatchNorm, Conv3d, Linear
 from jaxprune.nn.images import require_float
-from jaxprune.nn.tensor_rules import Rule
+from jaxprune.nn.tensor_rules import Rule, batch_norm
 from jaxprune.preprocessing import Preprocessing
 
 
@@ -91,7 +90,7 @@ class SlowOnly(VideoConvNet):
         """How pytorchvideo names and lays out the weights."""
         return (
             conv_rule("blocks.0.conv", "conv"),
-            *norm_rules("blocks.0.norm", "norm"),
+            *batch_norm("blocks.0.norm", "norm"),
             *(rule for stage in range(len(self.stages)) for rule in stage_rules(stage)),
             *linear_rules(f"blocks.{len(self.stages) + 1}.proj", "head"),
         )

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn import BatchNorm, Conv3d
-from jaxprune.nn.tensor_rules import Rule, convolution_3d, convolution_3d_back, linear, linear_back
+from jaxprune.nn.tensor_rules import Rule, batch_norm, convolution_3d, convolution_3d_back, linear, linear_back
 from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
 MEAN, STD = (0.45,) * 3, (0.225,) * 3
@@ -128,12 +128,6 @@ class VideoConvNet(ConvNet):
         return x
 
 
-def norm_rules(published: str, path: str) -> tuple[Rule, ...]:
-    """The rules for a batch norm, from its published name to ours."""
-    kinds = {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}
-    return tuple(Rule(f"{published}.{published_kind}", f"{path}.{kind}") for published_kind, kind in kinds.items())
-
-
 def conv_rule(published: str, path: str) -> Rule:
     """The rule for the kernel of a `Conv3d`, from its published name to ours."""
     return Rule(f"{published}.weight", f"{path}.kernel", convolution_3d, convolution_3d_back)
@@ -164,6 +158,6 @@ def stage_rules(number: int, norm_b: str = "norm_b") -> tuple[Rule, ...]:
         *(
             rule
             for name, attribute in {**norms, "branch1_norm": "shortcut_norm"}.items()
-            for rule in norm_rules(f"{published}.{name}", f"{path}.{attribute}")
+            for rule in batch_norm(f"{published}.{name}", f"{path}.{attribute}")
         ),
     )

@@ -18,13 +18,12 @@ from jaxprune.models.video_convnet import (
     VideoConvNet,
     conv_rule,
     linear_rules,
-    norm_rules,
     prepared_as,
     stage_rules,
 )
 from jaxprune.nn import BatchNorm, Conv3d, Linear
 from jaxprune.nn.images import require_float
-from jaxprune.nn.tensor_rules import Rule
+from jaxprune.nn.tensor_rules import Rule, batch_norm
 from jaxprune.preprocessing import Preprocessing
 
 # pixels of a (cropped frame, shorter side before the crop)
@@ -146,10 +145,10 @@ class X3D(VideoConvNet):
         return (
             conv_rule("blocks.0.conv.conv_t", "conv_xy"),
             conv_rule("blocks.0.conv.conv_xy", "conv_t"),
-            *norm_rules("blocks.0.norm", "norm"),
+            *batch_norm("blocks.0.norm", "norm"),
             *(rule for stage in range(len(self.stages)) for rule in stage_rules(stage, "norm_b.0")),
             conv_rule(f"{last}.pool.pre_conv", "conv5"),
-            *norm_rules(f"{last}.pool.pre_norm", "norm5"),
+            *batch_norm(f"{last}.pool.pre_norm", "norm5"),
             conv_rule(f"{last}.pool.post_conv", "projection"),
             *linear_rules(f"{last}.proj", "head"),
         )

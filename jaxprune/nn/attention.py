@@ -392,7 +392,8 @@ def observe(
     elif all_rows and weights is not None:
         fields["received"] = _received(weights, policy)
     if "cls_attn" in needs and num_prefix_tokens == 0:
-        fields["cls_attn"] = fields["received"] / q.shape[2]
+        queries = q.shape[2] if policy is None else policy.sum(1)[:, None, None]
+        fields["cls_attn"] = fields["received"] / queries
     elif "cls_attn" in needs:
         # A ranking by CLS attention only costs one extra row.
         first = bias if bias is None else bias[:, :, :1]

@@ -52,18 +52,18 @@ def require_buildable(dtype: Any, rngs: Any) -> None:
     Numbers cut off to integers would be zeros without a word.
 
     Raises:
-      UserError: it is no floating-point dtype, or there are no random numbers.
+      UserError: it is not a floating-point dtype, or there are no random numbers.
     """
     if not isinstance(rngs, nnx.Rngs):
-        raise UserError(f"rngs={quoted(rngs)} are no random numbers: pass rngs=nnx.Rngs(0).")
+        raise UserError(f"rngs={quoted(rngs)} are not random numbers: pass rngs=nnx.Rngs(0).")
     try:
         right = dtype is None or jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
     except TypeError:
         right = False
     if not right:
         raise UserError(
-            f"dtype={quoted(dtype)} is no floating-point type, which networks compute with: use float32, bfloat16 or "
-            "float16."
+            f"dtype={quoted(dtype)} is not a floating-point type, which networks compute with: use float32, "
+            "bfloat16 or float16."
         )
 
 

@@ -26,7 +26,7 @@ def intermediate_indices(indices: int | np.integer | Sequence[int] | None, count
         or not isinstance(indices, Iterable)
         or not all(isinstance(index, (int, np.integer)) for index in indices)
     ):
-        raise UserError(f"indices={quoted(indices)} are no whole numbers: use an int, or several such as (3, 6, 9).")
+        raise UserError(f"indices={quoted(indices)} are not whole numbers: use an int, or several such as (3, 6, 9).")
     if isinstance(indices, (int, np.integer)):
         chosen_indices = list(range(count - indices, count)) if 0 < indices <= count else []
     else:

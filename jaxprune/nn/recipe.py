@@ -10,7 +10,7 @@ class Recipe(NamedTuple):
     """The call that built a module.
 
     Attributes:
-      kind: "model", "mim", "ranker" or "scorer": the package whose `create` was called.
+      kind: "model", "mim", "ranker", "scorer", "dense" or "dynamic": the package whose `create` was called.
       arguments: the arguments of the call, as sorted (name, value) pairs, including the name of the method or network.
     """
 

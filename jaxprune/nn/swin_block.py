@@ -111,16 +111,17 @@ class SwinBlock(Block):
         """The attention bias of merged rows, by window; None before any merge.
 
         It is the relative-position bias of the rows' positions, each rounded to the nearest place of the map, plus the
-        log of the key's size.
+        log of the key's size where attention is proportional.
         """
         b, n, _ = tokens.x.shape
         if (cells := self._merged(n)) is None:
             return None
         places = cells.places(tokens.position, shifted=self.shifted)
         bias = jnp.moveaxis(self.bias_table()[self.windows.offsets_between(places)], -1, 1)
-        sizes = cells.cut(tokens.size[:, None, :, None], shifted=self.shifted)
-        # An absent token has size 0, whose log has no gradient.
-        bias = bias + jnp.log(jnp.maximum(sizes, jnp.finfo(jnp.float32).tiny)).swapaxes(2, 3)
+        if self.proportional:
+            sizes = cells.cut(tokens.size[:, None, :, None], shifted=self.shifted)
+            # An absent token has size 0, whose log has no gradient.
+            bias = bias + jnp.log(jnp.maximum(sizes, jnp.finfo(jnp.float32).tiny)).swapaxes(2, 3)
         mask = cells.shift_mask(cells.tokens_of_window(n)) if self.shifted else None
         if mask is None:
             return bias

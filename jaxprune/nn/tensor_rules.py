@@ -54,6 +54,16 @@ def convolution_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
     return tensor.transpose(3, 2, 0, 1) if tensor.ndim == 4 else tensor.T
 
 
+def pointwise(tensor: Tensor) -> Tensor:
+    """(out, in, 1, 1) of a 1×1 convolution, or (out, in) of a linear layer, to (in, out)."""
+    return tensor.reshape(tensor.shape[:2]).T
+
+
+def pointwise_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
+    """(in, out) to (out, in, 1, 1)."""
+    return tensor.T[:, :, None, None]
+
+
 def convolution_3d(tensor: Tensor) -> Tensor:
     """(out, in, frame, row, column) to (frame, row, column, in, out); a linear layer has a single position."""
     return tensor.transpose(2, 3, 4, 1, 0) if tensor.ndim == 5 else tensor.T[None, None, None]
@@ -80,6 +90,12 @@ LAYERS = (
     Rule("{any}.weight", "{any}.kernel", linear, linear_back),
     Rule("{any}", "{any}"),
 )
+
+
+def batch_norm(published: str, path: str) -> tuple[Rule, ...]:
+    """The rules of a batch norm: its scale, shift, and running statistics."""
+    names = (("weight", "scale"), ("bias", "bias"), ("running_mean", "mean"), ("running_var", "var"))
+    return tuple(Rule(f"{published}.{kind}", f"{path}.{name}") for kind, name in names)
 
 
 def within(published: str, path: str, rules: tuple[Rule, ...] = LAYERS) -> tuple[Rule, ...]:

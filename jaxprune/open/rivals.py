@@ -75,8 +75,8 @@ def parse(text: str) -> Change:
     numbers = tuple(map(int, value.split("x"))) if re.fullmatch(r"[0-9]{1,5}(x[0-9]{1,5})?", value) else ()
     if name not in CHANGES or not numbers or not min(numbers) or (len(numbers) > 1 and name != IMG_SIZE):
         raise UserError(
-            f"{quoted(text)} is no rival: write img_size=182, img_size=308x420, patch_size=16 or depth=9, with whole "
-            "numbers above 0; with a plan, img_size=182/tome:r=9."
+            f"{quoted(text)} is not a rival: write img_size=182, img_size=308x420, patch_size=16 or depth=9, with "
+            "whole numbers above 0; with a plan, img_size=182/tome:r=9."
         )
     return Change(name, numbers if len(numbers) > 1 else numbers[0], reduction.Plan.from_text(plan) if stroke else None)
 
@@ -170,7 +170,7 @@ def at_shares(model: Host, shares: Iterable[float]) -> dict[str, Host]:
     networks = smaller_images(model, apart)
     blocks = len(model.sites(model.preprocessing.sides))
     for depth in dict.fromkeys(max(round(share * blocks), 1) for share in apart):
-        # The blocks of stages are no single number.
+        # The blocks of stages have no single number.
         with contextlib.suppress(UserError):
             if depth < blocks:
                 networks[f"depth={depth}"] = rival(model, f"depth={depth}")

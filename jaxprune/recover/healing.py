@@ -50,7 +50,7 @@ class Healed(NamedTuple):
       model: the network under its plan.
       before, after: how alike it is to the teacher on held-out images: `cosine` of the features, and `agreement` of the
         predicted classes where both have a head.
-      step: the step whose weights these are, of `steps`; 0: no look was closer to the teacher than the start.
+      step: the step whose weights these are, of `steps`; 0: no evaluation was closer to the teacher than the start.
       steps: steps taken.
       seconds: training time.
       stopped: None, or "signal" if a signal ended the run: `model` is unchanged then, and the same call goes on.
@@ -169,7 +169,7 @@ def heal(
     after = {name: best[name] for name in before}
     if not best["step"]:
         _log.warning(
-            "%s: at none of %d looks the network was closer to the dense one than before, so it stays as it is. "
+            "%s: in none of %d evaluations was the network closer to the dense one than before, so it stays as it is. "
             "Give a lower learning rate than %g, or more time.", desc, len(rows) - 1, rate,
         )  # fmt: skip
     model = _filled(student, load_file(workdir / BEST) if best["step"] else split(student).params)

@@ -29,7 +29,7 @@ class Likeness:
             process_count=jax.process_count(),
         )
         self._teacher_record = teacher.preprocessing
-        # One object for all looks: JAX compiles another one anew.
+        # One object for all evaluations: JAX compiles another one anew.
         self._forward = Forward(self._call, None)
 
     def __call__(self, params: Mapping[str, jax.Array]) -> dict[str, float]:

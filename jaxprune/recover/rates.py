@@ -1,5 +1,6 @@
 """The keep rates of a recovery: from all tokens down to those of the plan, or several in turn for one network."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,8 @@ from jaxprune import reduction
 from jaxprune.errors import UserError
 from jaxprune.nn.around_host import host_of
 from jaxprune.nn.params import split
-from jaxprune.reduction import Plan
+from jaxprune.reduction import At, Plan, Step
+from jaxprune.reduction.parts.plan_text import INPUT
 from jaxprune.reduction.parts.step_sizes import Rate
 
 
@@ -27,9 +29,19 @@ def eased(model: Any, share: float) -> Plan:
     """
     if share == 1:
         return model.plan
-    depth = len(host_of(model).sites(model.preprocessing.sides))
-    steps = zip(model.plan.steps_for(depth), reduction.installed(model), strict=True)
-    return Plan(steps=[at.changed(amount=Rate(1 - share * (1 - reducer.step.keep_rate))) for at, reducer in steps])
+    host = host_of(model)
+    depth = len(host.sites(model.preprocessing.sides))
+    placed = {reducer.step.layer: reducer.step for reducer in reduction.installed(model)}
+    if host.pruner is not None:
+        placed[INPUT] = host.pruner.step
+    return Plan(steps=[_eased_step(at, placed[at.layer], share) for at in model.plan.steps_for(depth)])
+
+
+def _eased_step(at: At, step: Step, share: float) -> At:
+    num_patches = math.prod(step.grid)
+    raised = lambda count: math.ceil(num_patches - share * (num_patches - count))
+    options = at.reducer_class.with_counts(dict(at.options), raised)
+    return at.changed(amount=Rate(1 - share * (1 - step.keep_rate)), options=options.items())
 
 
 def falling(model: Any, steps: int, share: float, stages: int) -> Callable[[int], Plan]:

@@ -23,7 +23,7 @@ class Settings:
       keep_rates: one network for several rates: every step draws one of them, instead of easing.
       crop_scale: area of the random crops.
       flip: whether half of the images are flipped.
-      evaluations: number of looks at the held-out images; the best of them is the result.
+      evaluations: number of evaluations on the held-out images; the best of them is the result.
       seed: of all randomness.
     """
 

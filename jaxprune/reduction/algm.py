@@ -14,7 +14,7 @@ from jaxprune.nn.tokens import Tokens
 from jaxprune.reduction import tome
 from jaxprune.reduction.parts import clusters, cosines
 from jaxprune.reduction.parts.base import Reducer, Step
-from jaxprune.reduction.parts.keep_rows import best, unchanged
+from jaxprune.reduction.parts.keep_rows import absent_rows, best, unchanged
 from jaxprune.reduction.parts.row_maps import places
 from jaxprune.reduction.parts.step_sizes import Rate, whole
 
@@ -100,7 +100,8 @@ class ALGM(Reducer):
             return unchanged(tokens, prefix)
         x = tokens.x[:, prefix:].astype(jnp.float32)
         if not self.in_windows:
-            return tome.merge(tokens, tome.match(x, num_merged, prefix), prefix, position=self.step.position)
+            pairs = tome.match(x, num_merged, prefix, absent_rows(tokens, self.step))
+            return tome.merge(tokens, pairs, prefix, position=self.step.position, has_absent=self.step.has_absent)
         similar = best(window_similarity(x, self.step.grid, self.window), num_merged)
         return self._merge(tokens, jnp.asarray(windows_of(self.step.grid, self.window))[similar])
 

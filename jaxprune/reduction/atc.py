@@ -11,7 +11,7 @@ from jaxprune.errors import unknown
 from jaxprune.reduction.parts import clusters
 from jaxprune.reduction.parts.base import Reducer, Step
 from jaxprune.reduction.parts.cosines import products, unit
-from jaxprune.reduction.parts.keep_rows import present, unchanged
+from jaxprune.reduction.parts.keep_rows import absent_rows, present, unchanged
 
 LINKAGES = ("average", "complete", "single")
 
@@ -171,7 +171,7 @@ class ATC(Reducer):
             return unchanged(tokens, prefix)
         keys = unit(present(attended.keys).astype(jnp.float32).mean(1)[:, prefix:])
         distance = mirrored(1 - products(keys, keys))
-        absent = tokens.policy[:, prefix:] == 0 if self.step.has_absent else None
+        absent = absent_rows(tokens, self.step)
         labels, _ = agglomerate(distance, num_keep, self.linkage, absent=absent)
         centres = clusters.medoids(distance, labels, num_keep, absent=absent)
         sizes = tokens.size[:, prefix:]

@@ -36,7 +36,7 @@ class DiffRate(Reducer):
       discounted: False adds whole sizes, which then count patches.
 
     Raises:
-      UserError: `pruned` is no share, or `prune_keep` is below the number of rows to keep.
+      UserError: `pruned` is not a share, or `prune_keep` is below the number of rows to keep.
 
     >>> from jaxprune.reduction import Step
     >>> step = Step(0, 1, (4, 4), 1, 16, 8, 0.5, 32, 2)
@@ -46,6 +46,7 @@ class DiffRate(Reducer):
 
     where = "after"
     needs = frozenset({"cls_attn"})
+    counts = frozenset({"prune_keep"})
     proportional = True
 
     def __init__(
@@ -59,7 +60,7 @@ class DiffRate(Reducer):
     ):
         super().__init__(step)
         if not 0 <= pruned <= 1:
-            raise UserError(f"pruned={pruned} is no share of the leaving rows: use 0 to 1, such as 0.5.")
+            raise UserError(f"pruned={pruned} is not a share of the leaving rows: use 0 to 1, such as 0.5.")
         if prune_keep is not None and prune_keep < step.num_keep:
             raise UserError(
                 f"prune_keep={prune_keep} at block {step.layer} drops rows that the plan keeps: use {step.num_keep} "

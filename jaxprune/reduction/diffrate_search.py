@@ -113,7 +113,7 @@ class DiffRateSearch(DiffRate):
         if gmacs is not None and not gmacs > 0:
             raise UserError(f"gmacs={gmacs} cannot be reached: use billions of multiply-accumulates, such as 2.9.")
         if granularity < 1:
-            raise UserError(f"granularity={granularity} is no distance between numbers of rows: use 1 or more.")
+            raise UserError(f"granularity={granularity} is not a distance between numbers of rows: use 1 or more.")
         self.gmacs = None if gmacs is None else float(gmacs)
         patches = 1
         for side in step.grid:

@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.reduction.parts.base import Reducer
 from jaxprune.reduction.parts.cosines import Cosines
-from jaxprune.reduction.parts.keep_rows import keep_rows, unchanged
+from jaxprune.reduction.parts.keep_rows import absent_rows, keep_rows, unchanged
 
 
 def most_diverse(
@@ -72,6 +72,6 @@ class DivPrune(Reducer):
         prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
         if num_keep == self.step.tokens_in:
             return unchanged(tokens, prefix)
-        absent = tokens.policy[:, prefix:] == 0 if self.step.has_absent else None
+        absent = absent_rows(tokens, self.step)
         order = most_diverse(tokens.x[:, prefix:], num_keep, absent=absent)
         return keep_rows(tokens, jnp.sort(order, axis=1), prefix)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.errors import UserError
 from jaxprune.nn import Linear, attention_kernels
@@ -19,7 +19,7 @@ from jaxprune.nn.tokens import Tokens, take
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts.base import Step, StepReport
 from jaxprune.reduction.parts.clusters import needed
-from jaxprune.reduction.parts.keep_rows import best, present, unchanged
+from jaxprune.reduction.parts.keep_rows import absent_rows, best, present, unchanged
 from jaxprune.reduction.parts.row_maps import compose, places
 from jaxprune.reduction.tome import ToMe
 
@@ -104,6 +104,7 @@ class DTEM(ToMe):
             neighbours=self.neighbours,
             temperatures=self.temperatures,
             position=self.step.position,
+            absent=absent_rows(tokens, self.step),
         )
 
 
@@ -116,6 +117,7 @@ def soft_merge(
     neighbours: int = 3,
     temperatures: tuple[float, float] = (0.1, 0.1),
     position: str = "mean",
+    absent: Bool[Array, "b n"] | None = None,
 ) -> tuple[Tokens, StepReport]:
     """Lets every second row give shares of its size to rows in between, and sorts the rows by falling size.
 
@@ -125,6 +127,7 @@ def soft_merge(
       num_merged: number of rows whose worth of shares is given away.
       neighbours, temperatures: see `DTEM`.
       position: the positions of rows of B: the "mean" by size, or their own ("kept").
+      absent: True for rows that hold nothing, to which none gives a share while there are `neighbours` others.
 
     Returns:
       (all rows, those that took part sorted; a report in which every row still holds its own patches).
@@ -135,6 +138,8 @@ def soft_merge(
 
     def nearest_of(rows):
         scores = jnp.einsum("bae,bke->bak", rows, second)
+        if absent is not None:
+            scores = jnp.where(absent[:, None, 1:count:2], -2.0, scores)  # below every cosine
         return nearest(scores, neighbours)
 
     scores, ids = by_rows(nearest_of, first, size=attention_kernels.row_block())

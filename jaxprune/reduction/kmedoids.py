@@ -11,31 +11,40 @@ from jaxprune import errors
 from jaxprune.nn.tokens import take
 from jaxprune.reduction.parts import clusters
 from jaxprune.reduction.parts.base import Reducer
-from jaxprune.reduction.parts.keep_rows import best, present, unchanged
+from jaxprune.reduction.parts.keep_rows import absent_rows, best, present, unchanged
 
 MODES = ("reference", "textbook")
 
 
 def seed(
-    distance: clusters.Distances, shape: tuple[Any, ...], num_clusters: int, first: Int[Array, ""] | int, mode: str
+    distance: clusters.Distances,
+    shape: tuple[Any, ...],
+    num_clusters: int,
+    first: Int[Array, ""] | int,
+    mode: str,
+    absent: Bool[Array, "b n"] | None = None,
 ) -> Int[Array, "b k"]:
-    """Initial centres without weights: farthest-point sampling from token `first`.
+    """Initial centres without weights: farthest-point sampling from token `first`, or the first that is present.
 
     "reference" measures the distance to the farthest chosen token, "textbook" to the nearest.
 
     Args:
       shape: (b, n); b may be symbolic.
+      absent: True for tokens that become centres only where no others are left.
     """
     join = jnp.maximum if mode == "reference" else jnp.minimum
     tokens, places = jnp.arange(shape[1])[None, :], jnp.arange(num_clusters)[None, :]
 
     def add(i, state):
         centres, far, free = state
-        centre = jnp.argmax(jnp.where(free, far, -1), axis=1).astype(jnp.int32)
+        eligible = far if absent is None else jnp.where(absent, -1, far)
+        centre = jnp.argmax(jnp.where(free, eligible, -2), axis=1).astype(jnp.int32)
         centres = jnp.where(places == i, centre[:, None], centres)
         return centres, join(far, distance.of(centre)), free & (tokens != centre[:, None])
 
     start = jnp.full((shape[0],), first, jnp.int32)
+    if absent is not None:
+        start = jnp.where(absent[:, first], jnp.argmin(absent, axis=1).astype(jnp.int32), start)
     centres = jnp.where(places == 0, start[:, None], 0).astype(jnp.int32)
     free = tokens != start[:, None]
     return jax.lax.fori_loop(1, num_clusters, add, (centres, distance.of(start), free))[0]
@@ -59,19 +68,22 @@ def kmedoids(
       mode: the definition of a cluster's centre. "reference", as in the published code: the member j that minimises w_j
         · Σ_l D_jl over all tokens l. "textbook": the member that minimises Σ_l w_l D_jl over the tokens l of its
         cluster.
-      absent: True for tokens that must not become centres as long as there are others.
+      absent: True for tokens that do not count, and become centres only where there are too few others.
 
     Returns:
       (centres, assign): the index of each cluster's centre token, and the cluster of each token.
     """
     distance = clusters.Distances(x)
     if weights is None:
-        centres = seed(distance, x.shape[:2], num_clusters, first, mode)
+        centres = seed(distance, x.shape[:2], num_clusters, first, mode, absent)
         weights = jnp.ones(x.shape[:2], jnp.float32)
     else:
         weights = jax.lax.stop_gradient(weights).astype(jnp.float32)
         centres = best(weights, num_clusters)
-    cost = weights * distance.by_rows(lambda rows: rows.sum(2))
+    if absent is not None:
+        weights = jnp.where(absent, 0, weights)
+    counted = lambda rows: rows if absent is None else jnp.where(absent[:, None, :], 0, rows)
+    cost = weights * distance.by_rows(lambda rows: counted(rows).sum(2))
     for _ in range(iterations):
         assign = distance.nearest(centres)
         if mode == "textbook":
@@ -151,7 +163,7 @@ class KMedoids(Reducer):
             mode=self.mode,
             iterations=self.iterations,
             first=first,
-            absent=tokens.policy[:, prefix:] == 0 if self.step.has_absent else None,
+            absent=absent_rows(tokens, self.step),
         )
         kept = take(tokens.x, centres, prefix)
         reduced, report = clusters.clustered(tokens, kept[:, prefix:], assign, centres, self.step)

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import attention_kernels
@@ -13,15 +13,15 @@ from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts import clusters
 from jaxprune.reduction.parts.base import Step
 from jaxprune.reduction.parts.cosines import products, unit
-from jaxprune.reduction.parts.keep_rows import present, unchanged
+from jaxprune.reduction.parts.keep_rows import absent_rows, present, unchanged
 from jaxprune.reduction.parts.pair_merging import PairMerger, alternating
 from jaxprune.reduction.parts.row_maps import places
 from jaxprune.reduction.tome import sets
 
 PLACES: dict[int, Where] = {0: "behind", 1: "ahead", 2: "anew"}
 POOLS = ("attention", "size")
-# The factor of an absent row; that of a present one is at most 1.
-_ABSENT = 1e3
+# Scores of rows that nothing merges into unless there is no other: an absent row, and one that leaves itself.
+_ABSENT, _LEAVES = -1.0, -2.0
 
 
 def fuse(
@@ -32,6 +32,7 @@ def fuse(
     *,
     tau_sim: float = 1.0,
     bidirectional: bool = True,
+    absent: Bool[Array, "b n"] | None = None,
 ) -> tuple[Int[Array, "b k"], Int[Array, "b n"]]:
     """Chooses the rows that merge by ((1 + cosine) / 2) ** (1 / tau_sim) times the factors of both; without gradient.
 
@@ -43,6 +44,7 @@ def fuse(
       factors: a factor per row, by its attention and its size.
       num_merged: number of rows that leave.
       bidirectional: False takes all of them from A.
+      absent: True for rows that hold nothing: they leave first, and none merges into them.
 
     Returns:
       (kept, row_map): for each outgoing row, the incoming row that the others merged into: the rest of A in rising
@@ -54,14 +56,16 @@ def fuse(
     from_a = num_merged // 2 if bidirectional else num_merged
     from_b = num_merged - from_a
 
-    def highest(side, among, allowed=None):
+    def highest(side, among, leaves=None):
         def of_rows(rows, row_factors):
             likeness = jnp.maximum((1 + products(rows, vectors[:, among])) / 2, 0) ** (1 / tau_sim)
             scores = likeness * row_factors[:, :, None] * factors[:, None, among]
-            scores = scores if allowed is None else jnp.where(allowed[:, None, :], scores, -1.0)
+            scores = scores if absent is None else jnp.where(absent[:, None, among], _ABSENT, scores)
+            scores = scores if leaves is None else jnp.where(leaves[:, None, :], _LEAVES, scores)
             return scores.max(2), clusters.first_min(-scores, axis=2)
 
-        return by_rows(of_rows, vectors[:, side], factors[:, side], size=attention_kernels.row_block())
+        scores, best = by_rows(of_rows, vectors[:, side], factors[:, side], size=attention_kernels.row_block())
+        return scores if absent is None else jnp.where(absent[:, side], jnp.inf, scores), best
 
     scores, best_b = highest(first, second)
     order_a = jnp.argsort(-scores, axis=1, stable=True).astype(jnp.int32)
@@ -72,7 +76,7 @@ def fuse(
     target_b = second.start + 2 * rest_b
     if from_b:
         # The second choice is by the same scores, although rows of B may have grown.
-        scores, best_a = highest(second, first, ~leaves_a)
+        scores, best_a = highest(second, first, leaves_a)
         order_b = jnp.argsort(-scores, axis=1, stable=True).astype(jnp.int32)
         leaves_b, rest_b = places(order_b[:, :from_b], num_b) >= 0, order_b[:, from_b:]
         target_b = jnp.where(leaves_b, first.start + 2 * best_a, target_b)
@@ -170,6 +174,7 @@ class MCTF(PairMerger):
             prefix,
             tau_sim=self.tau_sim,
             bidirectional=self.bidirectional,
+            absent=absent_rows(tokens, self.step),
         )
         weights = sizes * received if self.pool == "attention" else sizes
         rows = clusters.weighted_means(tokens.x[:, prefix:], weights, row_map, self.num_tokens())
@@ -182,7 +187,7 @@ class MCTF(PairMerger):
         lowest = lambda values: jnp.where(there, values, jnp.inf).min(1, keepdims=True)
         share = lambda values: jnp.where(there, lowest(values) / jnp.where(there, values, 1.0), 1.0)
         factors = share(received) ** (1 / self.tau_info) * share(sizes) ** (1 / self.tau_size)
-        return jnp.where(there, factors, _ABSENT)
+        return factors
 
     def average(self, gathered, report):
         prefix = self.step.num_prefix_tokens

@@ -10,7 +10,7 @@ from jaxprune.errors import UserError, unknown
 from jaxprune.reduction.parts import clusters
 from jaxprune.reduction.parts.base import Step
 from jaxprune.reduction.parts.cosines import Cosines
-from jaxprune.reduction.parts.keep_rows import best, present, unchanged
+from jaxprune.reduction.parts.keep_rows import absent_rows, best, present, unchanged
 from jaxprune.reduction.parts.pair_merging import PairMerger, alternating
 from jaxprune.reduction.parts.row_maps import places
 from jaxprune.reduction.tome import match
@@ -43,7 +43,12 @@ def energy(
 
 
 def pair(
-    metric: Float[Array, "b n e"], order: Int[Array, "b n"], num_merged: int, partners: str
+    metric: Float[Array, "b n e"],
+    order: Int[Array, "b n"],
+    num_merged: int,
+    partners: str,
+    *,
+    absent: Bool[Array, "b n"] | None = None,
 ) -> tuple[Int[Array, "b k"], Int[Array, "b n"]]:
     """Pairs rows that alternate between two sets A and B in a given order, by the largest cosine; without gradient.
 
@@ -53,6 +58,7 @@ def pair(
       num_merged: number of pairs.
       partners: "all" rows alternate, and the best pairs merge; or only the "energetic" ones do, the first 2 ·
         `num_merged`, and each of A merges into its best row of B.
+      absent: see `tome.match`.
 
     Returns:
       (kept, row_map): for each outgoing row, the incoming row that others merged into; what is left of A by falling
@@ -61,7 +67,10 @@ def pair(
     """
     n = metric.shape[1]
     taking_part = n if partners == "all" else 2 * num_merged
-    pairs = match(jax.vmap(lambda metric, ids: metric[ids])(metric, order[:, :taking_part]), num_merged, 0)
+    of_order = jax.vmap(lambda values, ids: values[ids])
+    metric = of_order(metric, order[:, :taking_part])
+    absent = None if absent is None else of_order(absent, order[:, :taking_part])
+    pairs = match(metric, num_merged, 0, absent)
 
     ranks = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[None], order.shape)
     kept = jnp.concatenate([2 * pairs.unmerged, ranks[:, taking_part:], ranks[:, 1:taking_part:2]], axis=1)
@@ -135,8 +144,8 @@ class PiToMe(PairMerger):
         if self.num_merged() == 0:
             return unchanged(tokens, prefix)
         metric = present(attended.keys).astype(jnp.float32).mean(1)[:, prefix:]
-        absent = tokens.policy[:, prefix:] == 0 if self.step.has_absent else None
+        absent = absent_rows(tokens, self.step)
         order = best(energy(metric, self.margin, self.alpha, absent=absent), metric.shape[1])
-        kept, row_map = pair(metric, order, self.num_merged(), self.partners)
+        kept, row_map = pair(metric, order, self.num_merged(), self.partners, absent=absent)
         rows = clusters.weighted_means(tokens.x[:, prefix:], sizes, row_map, self.num_tokens())
         return clusters.clustered(tokens, rows, row_map, kept, self.step)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import attention_kernels
@@ -17,7 +17,8 @@ from jaxprune.reduction.parts import rows_by_product
 from jaxprune.reduction.parts.base import Step, StepReport
 from jaxprune.reduction.parts.cell_merging import merge_in_cells
 from jaxprune.reduction.parts.clusters import first_min
-from jaxprune.reduction.parts.keep_rows import keep_rows, present, unchanged
+from jaxprune.reduction.parts.cosines import unit
+from jaxprune.reduction.parts.keep_rows import absent_rows, keep_rows, present, unchanged
 from jaxprune.reduction.parts.merged_position import position_by_rule
 from jaxprune.reduction.parts.pair_merging import PairMerger
 from jaxprune.reduction.parts.row_maps import compose
@@ -25,6 +26,7 @@ from jaxprune.reduction.parts.step_sizes import whole
 
 UNMERGE = ("stage", "block")
 MERGES = ("mean", "mlerp", "tofu", "prune")
+_BELOW = -2.0  # below every cosine
 
 
 class ToMe(PairMerger):
@@ -147,8 +149,7 @@ class ToMe(PairMerger):
         metric = present(attended.keys).astype(jnp.float32).mean(1)
         if self.rounds == 1:
             return self._round(tokens, metric, self.counts()[0], self.merge)
-        metric = jax.lax.stop_gradient(metric)
-        metric = metric / jnp.linalg.norm(metric, axis=-1, keepdims=True)
+        metric = unit(metric)
         _, report = unchanged(tokens, prefix)
         for count in self.counts():
             averaged, _ = self._round(tokens._replace(x=metric), metric, count, self.merge_of_keys)
@@ -168,7 +169,7 @@ class ToMe(PairMerger):
         prefix, cells, position = self.step.num_prefix_tokens, self.step.cells, self.step.position
         metric = metric[:, prefix:]
         if cells is None:
-            pairs = match(metric, metric.shape[1] - count, prefix)
+            pairs = match(metric, metric.shape[1] - count, prefix, absent_rows(tokens, self.step))
             return merge(tokens, pairs, prefix, position=position, rule=rule, has_absent=self.step.has_absent)
         in_cell = lambda cell, metric, pairs: merge(cell, match(metric, pairs, 0), 0, position=position, rule=rule)
         return merge_in_cells(tokens, metric, cells, count, in_cell)
@@ -194,20 +195,31 @@ def sets(num_prefix_tokens: int) -> tuple[slice, slice]:
     return slice(first, None, 2), slice(1 - first, None, 2)
 
 
-def match(metric: Float[Array, "b n e"], num_merged: int, num_prefix_tokens: int) -> Match:
+def match(
+    metric: Float[Array, "b n e"],
+    num_merged: int,
+    num_prefix_tokens: int,
+    absent: Bool[Array, "b n"] | None = None,
+) -> Match:
     """Pairs each row of A with its most similar row of B by cosine, and finds the best pairs; without gradient.
 
     Leaving out the prefix is equivalent to giving it a similarity of -inf: it is neither merged nor merged into.
+
+    Args:
+      absent: True for rows that hold nothing: those of A merge first, and none merges into those of B.
     """
-    metric = jax.lax.stop_gradient(metric)
-    metric = metric / jnp.linalg.norm(metric, axis=-1, keepdims=True)
+    metric = unit(metric)
     first, second = sets(num_prefix_tokens)
 
     def most_similar(rows):
         similarity = jax.lax.dot_general(rows, metric[:, second], (((2,), (2,)), ((0,), (0,))))
+        if absent is not None:
+            similarity = jnp.where(absent[:, None, second], _BELOW, similarity)
         return similarity.max(2), first_min(-similarity, axis=2)
 
     similar, best = by_rows(most_similar, metric[:, first], size=attention_kernels.row_block())
+    if absent is not None:
+        similar = jnp.where(absent[:, first], -_BELOW, similar)
     order = jnp.argsort(-similar, axis=1, stable=True).astype(jnp.int32)
     merged, unmerged = order[:, :num_merged], order[:, num_merged:]
     if num_prefix_tokens:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.nn import attention_kernels
@@ -12,7 +12,7 @@ from jaxprune.nn.tokens import Tokens
 from jaxprune.ops.blocks import by_rows
 from jaxprune.reduction.parts import clusters, cosines
 from jaxprune.reduction.parts.base import Reducer, Step
-from jaxprune.reduction.parts.keep_rows import best, cls_scores, keep_rows, present, unchanged
+from jaxprune.reduction.parts.keep_rows import absent_rows, best, cls_scores, keep_rows, present, unchanged
 from jaxprune.reduction.parts.row_maps import places
 
 MERGE = ("sum", "mean")
@@ -66,7 +66,12 @@ class VisionZip(Reducer):
             return keep_rows(tokens, dominant, prefix)
         rest = remaining(dominant, n)
         spaced = targets(n - num_dominant, self.num_contextual)
-        joined = join(rows_of(present(attended.keys).astype(jnp.float32).mean(1)[:, prefix:], rest), spaced)
+        absent = absent_rows(tokens, self.step)
+        joined = join(
+            rows_of(present(attended.keys).astype(jnp.float32).mean(1)[:, prefix:], rest),
+            spaced,
+            absent=None if absent is None else rows_of(absent, rest),
+        )
         contextual = self._merged(tokens, rest, joined, spaced)
         x = jnp.concatenate([rows_of(tokens.x[:, prefix:], dominant), contextual.astype(tokens.x.dtype)], axis=1)
         row_map = jax.vmap(lambda rows, ids, to: rows.at[ids].set(to))(places(dominant, n), rest, joined + num_dominant)
@@ -112,15 +117,24 @@ def targets(num_rows: int, num_targets: int) -> Int[np.ndarray, "c"]:
     return np.arange(num_targets) * max(num_rows // num_targets, 1)
 
 
-def join(keys: Float[Array, "b m e"], spaced: Int[np.ndarray, "c"]) -> Int[Array, "b m"]:
+def join(
+    keys: Float[Array, "b m e"], spaced: Int[np.ndarray, "c"], *, absent: Bool[Array, "b m"] | None = None
+) -> Int[Array, "b m"]:
     """For each row, the number of the target with the most similar key by cosine; a target joins itself.
 
     Args:
       spaced: the rows that are targets.
+      absent: True for rows that hold nothing, which no other row joins.
     """
     keys = cosines.unit(keys)
     of_targets = keys[:, spaced]
-    nearest = lambda rows: clusters.first_min(-cosines.products(rows, of_targets), axis=2)
+
+    def nearest(rows):
+        similar = cosines.products(rows, of_targets)
+        if absent is not None:
+            similar = jnp.where(absent[:, None, spaced], -2.0, similar)  # below every cosine
+        return clusters.first_min(-similar, axis=2)
+
     joined = by_rows(nearest, keys, size=attention_kernels.row_block())
     number = np.full(keys.shape[1], -1, np.int32)
     number[spaced] = np.arange(len(spaced))

@@ -169,7 +169,7 @@ def _steps(
     for thresholds in configurations(exits.sure):
         reach = exits.reach(thresholds)
         cost = mixture([member.cost for member in members], reach)
-        # Where all images leave at one network, it is no cascade.
+        # Where all images leave at one network, it is not a cascade.
         if min(reach) == 1 or min(reach) == 0 or bound.of(cost) >= bound.of(dense.cost):
             continue
         if not within.holds(cost, settings.batch_size):

@@ -63,8 +63,8 @@ class PixelImages:
             maps, count = np.asarray(maps), network.num_classes
             if maps.shape != images.shape[:3]:
                 raise UserError(
-                    f"labels of shape {maps.shape} are no label maps of images of shape {images.shape}: a segmentation "
-                    f"network needs the class of each pixel, {images.shape[:3]}, or no labels."
+                    f"labels of shape {maps.shape} are not label maps of images of shape {images.shape}: a "
+                    f"segmentation network needs the class of each pixel, {images.shape[:3]}, or no labels."
                 )
             if ((maps >= count) & (maps != IGNORED)).any() or (maps < 0).any():
                 raise UserError(

@@ -45,18 +45,20 @@ class Bound(NamedTuple):
             raise unknown("error of a bound", self.error, RISKS)
         for name in ("value", "alpha"):
             if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), numbers.Real):
-                raise UserError(f"The {name} of a bound, {quoted(getattr(self, name))}, is no number: use 0.95, say.")
+                raise UserError(
+                    f"The {name} of a bound, {quoted(getattr(self, name))}, is not a number: use 0.95, say."
+                )
         if self.on_cost and not self.value > 0:
             raise UserError(f"A bound of {self.value} on {self.kind} excludes every plan: give a number above 0.")
         if self.kind == "speedup" and not self.value > 1:
             raise UserError(
-                f"A speedup of {self.value} is no gain over the dense network: give more than 1, such as 2."
+                f"A speedup of {self.value} is not a gain over the dense network: give more than 1, such as 2."
             )
         if not self.on_cost and not 0 < self.value < 1:
             usual = 0.95 if self.kind == "agreement" else 0.01
             raise UserError(f"A bound of {self.value} on {self.kind} is not a fraction in (0, 1): use {usual}, say.")
         if not 0 < self.alpha <= 1:
-            raise UserError(f"alpha={self.alpha} is no risk that images can show: use 0.05, say; 1 allows any.")
+            raise UserError(f"alpha={self.alpha} is not a risk that images can show: use 0.05, say; 1 allows any.")
         if not self.on_cost and self.alpha != 1:
             raise UserError(f"A bound on {self.kind} already bounds the risk: leave alpha={self.alpha} out.")
         if not self.on_cost and self.error not in ("agreement", self.kind):

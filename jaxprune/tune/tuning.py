@@ -37,8 +37,8 @@ from jaxprune.tune.shown_images import Show, shown_images
 from jaxprune.tune.smaller_network import in_words
 from jaxprune.tune.store import Store
 from jaxprune.tune.tuned import SMALLER, Row, Settings, Tuned
-from jaxprune.tune.whole_networks import Timed, timed_in_turns, timed_within, timing
-from jaxprune.weights.fingerprint import fingerprint
+from jaxprune.tune.whole_networks import Timed, timed_in_turns, timed_within, timing, together
+from jaxprune.weights.fingerprint import digest_of, fingerprint
 
 _log = logging.getLogger(__name__)
 _FORMAT = 3  # version of the stored results; other versions are recomputed
@@ -82,16 +82,16 @@ def tune(
         plans. The images that taught them, which `recover` records, are left out; without such a record the guarantee
         holds if none of them learnt from `images`.
       mesh: the devices for the images; costs are those of one device.
-      store: stores the measurements.
+      store: stores the measurements. Of images that a function returns, `Store(folder, key=…)` has to tell the data.
 
     Raises:
       UserError: the network cannot follow plans, there are too few images, or the bound is invalid.
     """
     _require_tunable(model, settings)
     if not isinstance(bound, Bound):
-        raise UserError(f"bound={quoted(bound)} is no bound: give one such as Bound('agreement', 0.95).")
+        raise UserError(f"bound={quoted(bound)} is not a bound: give one such as Bound('agreement', 0.95).")
     if not callable(images) and not (hasattr(images, "shape") and len(images.shape) > 3):
-        raise UserError(f"images={quoted(images)} are no array of images, (n, h, w, 3): see data.load_images.")
+        raise UserError(f"images={quoted(images)} are not an array of images, (n, h, w, 3): see data.load_images.")
     settings = settings or Settings()
     show, count = shown_images(model, images, labels, num_images)
     graded = isinstance(model, Segmenter)
@@ -99,7 +99,11 @@ def tune(
     _log.info("%s", pareto_testing.images_needed(count // 2, bound.risk, settings.delta, graded=graded))
     network = Networks.of(model, settings, smaller, healed or {})
     keep = (store or Store()).under(
-        format=_FORMAT, network=fingerprint(model), size=network.dense.preprocessing.sides, jax=jax.__version__
+        **_identity(images, labels),
+        format=_FORMAT,
+        network=fingerprint(model),
+        size=network.dense.preprocessing.sides,
+        jax=jax.__version__,
     )
     mesh, programs = mesh or parallel.mesh_from_text("data=-1"), blockwise.Programs()
     if isinstance(show, PixelImages):  # as of every segmentation network
@@ -126,7 +130,7 @@ def tune(
     if bound.on_cost:
         finalists, timed = timed_within(network.dense, network.smaller, front, bound, settings, keep)
         if cascades:
-            timed = {**timed, **timed_in_turns(network.dense, network.smaller, [], settings, keep, cascades)}
+            timed = together(timed, timed_in_turns(network.dense, network.smaller, [], settings, keep, cascades))
     else:
         finalists = thinned(front, [risks[index] for index in order], bound.risk, settings.most_tested)
         timed = timed_in_turns(network.dense, network.smaller, finalists, settings, keep, cascades)
@@ -203,6 +207,14 @@ def _rows(
         reach = dict(zip((member.name for member in plan.members), plan.reach, strict=True))
         rows.append(Row(plan.name, mixed_gflops(plan), *measured, risk, scores, reach))
     return rows
+
+
+def _identity(images: Any, labels: np.ndarray | None) -> dict[str, str]:
+    """What tells stored results of arrays of images from those of others."""
+    if callable(images) or not hasattr(images, "shape"):
+        return {}
+    arrays = {"images": images} if labels is None else {"images": images, "labels": labels}
+    return {"pixels": digest_of((name, np.asarray(array)) for name, array in arrays.items())}
 
 
 def _require_tunable(model: Any, settings: Settings | None) -> None:

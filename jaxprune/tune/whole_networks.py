@@ -60,14 +60,24 @@ def timed_in_turns(
     }
 
 
+def together(earlier: Timed, later: Timed) -> Timed:
+    """The times of two runs as if all were of the later one; the dense network, timed in both, gives the factor."""
+    if not earlier:
+        return later
+    relation = later[DENSE][0].median / earlier[DENSE][0].median
+    scaled = {name: (seconds.scaled(relation), megabytes) for name, (seconds, megabytes) in earlier.items()}
+    return {**scaled, **later}
+
+
 def timed_within(
     dense: Any, smaller: Any, front: Sequence[Candidate], bound: Bound, settings: Settings, store: Store
 ) -> tuple[Sequence[Candidate], Timed]:
     """Times some plans of the front at a time, the safest first, until one keeps to a bound on cost, or dense does."""
-    timed, end = {}, 0
+    timed: Timed = {}
+    end = 0
     while end == 0 or end < len(front):
         plans, end = front[end : end + settings.most_tested], end + settings.most_tested
-        timed |= timed_in_turns(dense, smaller, plans, settings, store)
+        timed = together(timed, timed_in_turns(dense, smaller, plans, settings, store))
         costs = [Cost(timed[name][0].median, timed[name][1]) for name in (DENSE, *(plan.name for plan in plans))]
         if any(bound.against(costs[0]).holds(cost, settings.batch_size) for cost in costs):
             break

@@ -24,9 +24,9 @@ _RANKS = dict.fromkeys(("pos_embed", "cls_token", "dist_token", "reg_token"), 3)
 
 
 def architecture(tensors: Mapping[str, Published], source: str) -> tuple[str, dict[str, Any]]:
-    """Returns the kind and the arguments (see `run.build`) of the network that weights under timm's names are of.
+    """Returns the kind and the arguments of the network that weights under timm's names are of.
 
-    Shapes do not depend on the number of heads: one is assumed.
+    They are for `checkpoints.build.build`. Shapes do not depend on the number of heads: one is assumed.
 
     Args:
       source: name of the weights in error messages.

@@ -127,7 +127,7 @@ def _require_content(file: IO[bytes], member: zipfile.ZipInfo) -> None:
     if not dtype.hasobject and (
         not dtype.itemsize or math.prod(shape) * dtype.itemsize != member.file_size - file.tell()
     ):
-        raise ValueError(f"{member.filename} is no array of the {member.file_size:,} bytes that it has")
+        raise ValueError(f"{member.filename} is not an array of the {member.file_size:,} bytes that it has")
 
 
 def load_pretrained(

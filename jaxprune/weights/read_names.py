@@ -29,7 +29,7 @@ from jaxprune.weights.sources import (
     timm,
 )
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 # A tensor of every ViT, in timm and in Hugging Face: it shows which wrappers the network is in.
 PATCHES = "patch_embed.proj.weight"
@@ -74,7 +74,7 @@ def to_timm(tensors: Mapping[str, Any]) -> Tensors:
     left_out += unused
     if left_out:
         listed = ", ".join(left_out[:8]) + (f" and {len(left_out) - 8} more" if len(left_out) > 8 else "")
-        logger.info("left out, since only training or another network needs them: %s", listed)
+        _log.info("left out, since only training or another network needs them: %s", listed)
     return entries
 
 

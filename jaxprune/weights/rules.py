@@ -15,7 +15,17 @@ from jaxprune.models.convnet import ConvNet
 from jaxprune.nn import Host
 from jaxprune.nn.params import variables
 from jaxprune.nn.patch_embed import pair
-from jaxprune.nn.tensor_rules import LAYERS, Rule, Tensor, convolution, convolution_back, patches, patches_back, within
+from jaxprune.nn.tensor_rules import (
+    LAYERS,
+    Rule,
+    Tensor,
+    batch_norm,
+    convolution,
+    convolution_back,
+    patches,
+    patches_back,
+    within,
+)
 from jaxprune.scoring import Scorer
 from jaxprune.weights.sources import Published, timm
 
@@ -34,9 +44,7 @@ VIT = (
 
 
 CONVNET = (
-    Rule("{batch_norm}.weight", "{batch_norm}.scale"),
-    Rule("{batch_norm}.running_mean", "{batch_norm}.mean"),
-    Rule("{batch_norm}.running_var", "{batch_norm}.var"),
+    *batch_norm("{batch_norm}", "{batch_norm}"),
     Rule("{any}.weight", "{any}.kernel", convolution, convolution_back),
     Rule("{any}", "{any}"),
 )

@@ -216,7 +216,7 @@ def test_a_step_that_fits_is_compiled_once(compiled, tmp_path, capsys):
     assert ahead_of_time.compile_for(settings, tmp_path, Target.parse("v5e")) == {"fits": True, "batch_a_chip": 4}
     printed = capsys.readouterr().out
     assert len(compiled) == 1 and "4 a chip, fits.\n" in printed and "price" not in printed
-    with pytest.raises(UserError, match="price_per_chip_hour=-1 is no price"):
+    with pytest.raises(UserError, match="price_per_chip_hour=-1 is not a price"):
         ahead_of_time.compile_for(settings, tmp_path, Target.parse("v5e"), price=-1.0)
 
 

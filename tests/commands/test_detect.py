@@ -90,7 +90,7 @@ def test_wrong_settings_are_said_at_once(tmp_path):
         assert problem in refusal(made, tmp_path)
     made = config("scenes_detect.py:smoke")
     made.data.scale = (2.0, 1.0)
-    assert "scale=(2.0, 1.0) is no range" in refusal(made, tmp_path)
+    assert "scale=(2.0, 1.0) is not a range" in refusal(made, tmp_path)
     made = config("scenes_detect.py:smoke")
     made.head = {**made.head.to_dict(), "with_masks": False}
     assert "head.with_masks follows from config.data.masks" in refusal(made, tmp_path)

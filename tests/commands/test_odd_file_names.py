@@ -1,4 +1,4 @@
-"""Classes and files whose names hold signs of formulas, or bytes that are no UTF-8, in whole tasks."""
+"""Classes and files whose names hold signs of formulas, or bytes that are not UTF-8, in whole tasks."""
 
 from pathlib import Path
 

@@ -57,7 +57,7 @@ def photographs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(photographs, tmp_path_factory):
-    """The run directory of a classifier on them, whose preprocessing is no default."""
+    """The run directory of a classifier on them, whose preprocessing is not a default."""
     config = main.load_config(str(CONFIGS / "reduction/small.py:smoke"))
     config.data.update(source="folder", path=str(photographs), crop_pct=0.7, interpolation="bilinear", mean=HALF)
     config.data.std = RECORD.std

@@ -31,7 +31,7 @@ def test_a_network_on_smaller_images_is_healed_under_its_plan(tmp_path):
     (file,) = tmp_path.glob("*/healed.safetensors")
     healed = load_model(file)
     assert healed.preprocessing.sides == (16, 16) and healed.plan.text == "topk@0:keep_rate=0.5"
-    # It is no network on smaller images alone, which a plan has to beat.
+    # It is not a network on smaller images alone, which a plan has to beat.
     assert "smaller images (--config.rivals)" in (tmp_path / "report.html").read_text()
 
 
@@ -118,8 +118,8 @@ def test_what_is_healed_is_not_healed_again(run_directory):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rivals": ("depth=some",)}, "rivals: 'depth=some' is no rival: write img_size=182"),
-        ({"rivals": ("img_size=8x0",)}, "is no rival: write img_size=182"),
+        ({"rivals": ("depth=some",)}, "rivals: 'depth=some' is not a rival: write img_size=182"),
+        ({"rivals": ("img_size=8x0",)}, "is not a rival: write img_size=182"),
         ({"rivals": ("img_size=8/topc:r=1",)}, "topc"),
         ({"rivals": ("nowhere",)}, "no run directory or file nowhere"),
         ({"plans": ()}, "are empty: give a plan"),

@@ -202,6 +202,12 @@ BAD = {
         lambda: reduction.apply(host("cls"), Plan("topk", keep_rate=0.5, reduction_loc=(2,), restore="fuse")),
         "brings rows back before the last block, 2, and topk removes rows there",
     ),
+    "the last block, of rows that an earlier step brings back": (
+        lambda: reduction.apply(
+            host("cls"), Plan(steps=(At(1, "topk", keep_rate=0.5, restore="fuse"), At(2, "tome", r=2)))
+        ),
+        "brings rows back before the last block, 2, and tome removes rows there",
+    ),
 }
 
 

@@ -42,7 +42,7 @@ def test_a_folder_of_videos_is_read_as_clips(folder):
 
 
 def test_one_name_is_no_list_of_videos():
-    with pytest.raises(UserError, match=r"videos='a.mp4' is no list of files: give several, or one as \[file\]"):
+    with pytest.raises(UserError, match=r"videos='a.mp4' is not a list of files: give several, or one as \[file\]"):
         data.load_clips("a.mp4", CLIP)
 
 

@@ -136,9 +136,9 @@ def test_images_are_resized_as_in_timm(sides, shape, crop_pct, expected):
 def test_what_is_no_list_of_images_is_refused(tmp_path):
     record, picture = Preprocessing((16, 16)), np.full((20, 24, 3), 99, np.uint8)
     for wrong in ("photo.jpg", picture, None):
-        with pytest.raises(UserError, match="is no list of images: give several files, or uint8 arrays, such as"):
+        with pytest.raises(UserError, match="is not a list of images: give several files, or uint8 arrays, such as"):
             load_images(wrong, record)
-    with pytest.raises(UserError, match=r"shape \(20, 24, 3\) and dtype float64 is no decoded picture"):
+    with pytest.raises(UserError, match=r"shape \(20, 24, 3\) and dtype float64 is not a decoded picture"):
         load_images([picture / 255], record)
     expected = load_images([picture], record)
     np.testing.assert_array_equal(load_images([Image.fromarray(picture)], record), expected)

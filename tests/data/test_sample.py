@@ -1,4 +1,4 @@
-"""Samples are spread evenly over their source, and are no every-so-many-th example of it."""
+"""Samples are spread evenly over their source, and are not every-so-many-th example of it."""
 
 import numpy as np
 

@@ -12,8 +12,8 @@ from support import golden, golden_names, in_names, quick_compile, slow_but, wei
 from support import nhwc as channels_last
 
 from jaxprune import checkpoints, dense, models
-from jaxprune.dense.parts.mask_decoder import _dropped
 from jaxprune.errors import UserError
+from jaxprune.nn.dropout import apply_dropout
 from jaxprune.nn.params import merge, split
 from jaxprune.weights.rules import to_published
 
@@ -157,6 +157,6 @@ def test_decoders_drop_values_in_training_if_there_is_a_key(name):
 
 def test_dropout_keeps_the_mean():
     x = jnp.ones((100, 100))
-    dropped = np.asarray(_dropped(x, 0.1, jax.random.key(0)))
+    dropped = np.asarray(apply_dropout(x, 0.1, jax.random.key(0)))
     assert set(np.unique(dropped)) == {0, np.float32(1 / 0.9)}
     np.testing.assert_allclose((dropped == 0).mean(), 0.1, atol=0.01)

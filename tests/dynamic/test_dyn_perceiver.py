@@ -12,11 +12,11 @@ from support import golden, golden_names, in_names, nhwc, perturbed, quickly, sl
 
 from jaxprune import dynamic, models, scoring
 from jaxprune.checkpoints import load_pretrained
-from jaxprune.dynamic.parts.adaptive_average import adaptive_average
 from jaxprune.errors import UserError
 from jaxprune.losses import distilled_exit_loss, exit_losses, kl_distillation
 from jaxprune.models.resnet import max_pool
 from jaxprune.nn.params import jitted, merge, split, variables
+from jaxprune.ops.adaptive_average import adaptive_average
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.weights.rules import to_published
 

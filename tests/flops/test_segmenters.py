@@ -37,6 +37,11 @@ def test_a_plan_saves_in_the_encoder_alone_and_blocks_behind_the_last_map_do_not
     assert reduced.head == whole.head and reduced.encoder < 0.8 * whole.encoder
     early = dense.create("fcn", encoder="vit", features=8, index=1, **sizes, rngs=nnx.Rngs(0))
     assert of_segmenter(early).encoder < 0.6 * whole.encoder
+    # A step behind the map that is read never runs.
+    behind = reduction.apply(early, Plan("dpc_knn", keep_rate=0.5, reduction_loc=(2,)))
+    assert of_segmenter(behind) == of_segmenter(early)
+    before = reduction.apply(early, Plan("tome", keep_rate=0.5, reduction_loc=(1,)))
+    assert of_segmenter(before).encoder != of_segmenter(early).encoder
 
 
 @pytest.mark.slow

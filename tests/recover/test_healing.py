@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxprune import models, parallel, recover, reduction
+from jaxprune import models, parallel, recover, reduction, scoring
 from jaxprune.checkpoints import load_model, save_model
 from jaxprune.data.arrays import of_arrays
 from jaxprune.data.order import Order
@@ -213,6 +213,32 @@ def test_plans_set_in_slowly(teacher):
     assert eased(fast, 0.5).steps[0].amount.rate == 0.75
     drawn = in_turn(reduction.apply(teacher, PLAN), (0.9, 0.5), seed=0)
     assert {drawn(step).keep_rate for step in range(20)} == {0.9, 0.5} and drawn(3) == drawn(3)
+
+
+def test_a_plan_sets_in_with_the_numbers_of_rows_among_its_options(teacher):
+    fast = reduction.apply(teacher, Plan(steps=(At(1, "diffrate", num_keep=8, prune_keep=10),)))
+    counts = []
+    for share in (0.25, 0.5, 0.75, 1):
+        reducer = reduction.apply(teacher, eased(fast, share)).blocks[1].reducer
+        counts.append((reducer.num_ranked(), reducer.num_tokens()))
+    assert counts == sorted(counts, reverse=True) and counts[-1] == (10, 8)
+    assert all(ranked > kept for ranked, kept in counts)
+
+
+def test_a_scorer_that_guides_every_block_sets_in_too():
+    """Where patches cannot be left out, the plan has one step and every block a reducer."""
+    sizes = {"img_size": 32, "embed_dim": 16, "depths": (1, 1), "num_heads": (1, 1), "window_size": 4, "num_classes": 0}
+    swin = models.create("swin", **sizes, rngs=nnx.Rngs(0))
+    grid = swin.sites()[0].grid
+    fast = reduction.apply(swin, Plan("from_scores", keep_rate=0.5), scorer=scoring.create("centre", grid=grid))
+    assert len(reduction.installed(fast)) == 2
+    assert eased(fast, 0.5).text == "from_scores@input:keep_rate=0.75"
+
+
+@pytest.mark.parametrize("text", ["tome:r=2", "topk@1:num_keep=8", "topk@1:keep_rate=0.7+topk@2:keep_rate=0.5"])
+def test_several_rates_are_of_a_plan_by_one_rate(text, teacher):
+    with pytest.raises(UserError, match="no single keep rate to change"):
+        in_turn(reduction.apply(teacher, Plan.from_text(text)), (0.9, 0.5), seed=0)
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,19 @@ def test_rows_that_leave_are_dropped_or_merged_by_share():
     assert ranked == [16, 11, 6]
 
 
+def test_a_multiple_raises_both_counts():
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 3, "num_heads": 2}
+    model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    fast = reduction.apply(model, Plan.from_text("diffrate@1:num_keep=9,prune_keep=9,multiple_of=8"))
+    reducer = fast.blocks[1].reducer
+    assert (reducer.num_ranked(), 1 + reducer.num_tokens()) == (15, 16)
+
+
 def test_bad_arguments_are_refused():
     model = nnx.eval_shape(
         lambda: models.create("vit", img_size=16, patch_size=4, embed_dim=8, depth=2, num_heads=1, rngs=nnx.Rngs(0))
     )
-    with pytest.raises(UserError, match=r"pruned=1\.5 is no share of the leaving rows: use 0 to 1"):
+    with pytest.raises(UserError, match=r"pruned=1\.5 is not a share of the leaving rows: use 0 to 1"):
         reduction.apply(model, Plan("diffrate", pruned=1.5, reduction_loc=(1,)))
     with pytest.raises(UserError, match="prune_keep=3 at block 1 drops rows that the plan keeps: use 5"):
         reduction.apply(model, Plan(steps=[At(1, "diffrate", num_keep=5, prune_keep=3)]))

@@ -57,7 +57,7 @@ def test_training(name):
     net = golden(name.replace("train", "net"))
     dense = network(config_of(net), net)
     tensors = weights(file, "p.")
-    # A block with one candidate leaves all rows, and is no step here.
+    # A block with one candidate leaves all rows, and is not a step here.
     layers = [int(layer) for layer in in_names(tensors, r"blocks\.(\d+)\.merge_ddp\..*")]
     sizes = {layer: tensors[f"blocks.{layer}.merge_ddp.selected_probability"].size for layer in layers}
     layers = tuple(layer for layer in layers if sizes[layer] > 1)

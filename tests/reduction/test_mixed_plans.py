@@ -168,27 +168,72 @@ def test_what_reorders_rows_between_two_samples_brings_none_back(between):
     np.testing.assert_array_equal(policy > 0, size > 0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", slow_but(["kmedoids"], ["dpc_knn", "kmedoids"]))
-def test_what_an_absent_row_holds_does_not_count(method):
-    model = apply("cls", Plan(steps=(At(1, "ats", keep_rate=0.9), At(2, method, r=5))))
+BEHIND_ATS = (
+    "tome:r=5",
+    "tome:r=5,rounds=2",
+    "dtem:r=5",
+    "pitome:r=5",
+    "pitome:r=5,partners=energetic",
+    "mctf:r=5",
+    "mctf:r=5,bidirectional=False",
+    "algm:r=5",
+    "atc:r=5",
+    "visionzip:r=5,contextual=3,merge=mean",
+    "kmedoids:r=5",
+    "kmedoids:r=5,equal_weights=True",
+    "kmedoids:r=5,mode=textbook",
+    "dpc_knn:r=5",
+    "divprune:r=5",
+)
+
+
+@pytest.mark.parametrize("text", slow_but(["tome:r=5", "mctf:r=5", "kmedoids:r=5"], BEHIND_ATS))
+def test_what_an_absent_row_holds_does_not_count(text):
+    """Rows of any value and key that are absent change no group of the others, and no group forms around them."""
+    method, _, options = text.partition(":")
+    model = apply("cls", Plan.from_text(f"ats@1:keep_rate=0.9+{method}@2:{options}"))
+    reducer = model.blocks[2].reducer
+    rows, rng = reducer.step.tokens_in, np.random.default_rng(0)
+    absent = np.array([1, 2, 4, 7, 10])
+    there = jnp.ones((BATCH, 1 + rows)).at[:, 1 + absent].set(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
+    x, keys = draw(BATCH, 1 + rows, 16), draw(BATCH, 2, 1 + rows, 8)
+    attention = jnp.asarray(rng.uniform(0.1, 1, size=(BATCH, 2, 1 + rows)), jnp.float32) * there[:, None]
+
+    def reduce(values, keys_there):
+        tokens = all_present(jnp.where(there[:, :, None] > 0, x, values), 1, jnp.zeros((1, rows, 2)))
+        tokens = tokens._replace(policy=there, size=there)
+        all_keys = jnp.where(there[:, None, :, None] > 0, keys, keys_there)
+        attended = reduction.Attended(
+            received=attention, cls_attn=attention, keys=all_keys, values=all_keys, normed=tokens.x
+        )
+        return jax.tree.map(np.asarray, reducer(tokens, attended))
+
+    # A key at the centre of all others is the most similar to most; one of zeros has no direction.
+    (centred, report), (other, _) = reduce(0.0, keys.mean(2, keepdims=True)), reduce(3 * np.roll(x, 1, axis=1), 0.0)
+    filled = centred.size > 0
+    np.testing.assert_array_equal(filled, other.size > 0)
+    np.testing.assert_allclose(centred.x[filled], other.x[filled], atol=1e-5)
+    assert not np.isin(report.kept[filled[:, 1:]], absent).any()
+
+
+def test_like_rows_merge_among_the_present_ones_only():
+    """Two groups of one direction each: behind ATS they would all join absent rows, whose key is between them."""
+    model = apply("cls", Plan(steps=(At(1, "ats", keep_rate=0.9), At(2, "tome", r=4))))
     reducer = model.blocks[2].reducer
     rows = reducer.step.tokens_in
-    rng = np.random.default_rng(0)
-    there = jnp.ones((BATCH, 1 + rows)).at[:, jnp.asarray([2, 5, 6])].set(0)
-    x = rng.normal(size=(BATCH, 1 + rows, 16)).astype(np.float32)
-    received = jnp.asarray(rng.uniform(size=(BATCH, 2, 1 + rows)), jnp.float32) * there[:, None]
-
-    def reduce(fill):
-        tokens = all_present(jnp.where(there[:, :, None] > 0, x, fill), 1, jnp.zeros((1, rows, 2)))
-        tokens = tokens._replace(policy=there, size=there)
-        return reducer(tokens, reduction.Attended(received=received))
-
-    (one, report), (other, _) = reduce(0.1), reduce(3 * np.roll(x, 1, axis=1))
-    filled = np.asarray(one.size) > 0
-    np.testing.assert_array_equal(filled, np.asarray(other.size) > 0)
-    np.testing.assert_allclose(np.asarray(one.x)[filled], np.asarray(other.x)[filled], atol=1e-5)
-    assert not np.isin(np.asarray(report.kept), [1, 4, 5]).any()
+    group = np.arange(rows) // 2 % 2  # of neighbours, so that both sets have rows of both groups
+    directions = np.eye(8, dtype=np.float32)[:2][group] + np.arange(rows)[:, None] * np.float32(1e-3)
+    there = np.ones(1 + rows, np.float32)
+    there[-3:] = 0
+    keys = np.concatenate([directions[:1], directions])
+    keys[-3:] = directions.mean(0)
+    tokens = all_present(jnp.zeros((BATCH, 1 + rows, 16)), 1, jnp.zeros((1, rows, 2)))
+    tokens = tokens._replace(policy=jnp.tile(there, (BATCH, 1)), size=jnp.tile(there, (BATCH, 1)))
+    keys = jnp.broadcast_to(jnp.asarray(keys), (BATCH, 2, *keys.shape))
+    _, report = reducer(tokens, reduction.Attended(keys=keys))
+    row_map = np.asarray(report.row_map)[0, : rows - 3]
+    assert all(len(set(group[: rows - 3][row_map == row])) == 1 for row in set(row_map))
 
 
 @pytest.mark.parametrize("method", ["sit", "sinkhorn", "patch_merger"])

@@ -107,7 +107,7 @@ def test_a_tuning_leaves_out_brighter_images_by_the_features_of_its_network(monk
     images = pictures(40, 16)
     every = np.concatenate([images, np.clip(images.astype(int) + 6, 0, 255).astype(np.uint8)])
     settings = Settings(methods=("topk",), places=((1,),), kept=(0.75, 0.5), rounds=1, limit=2, most_tested=1)
-    assert len(np.unique(first_of_copies(shown(every), 80))) == 80  # by pixels they are no copies
+    assert len(np.unique(first_of_copies(shown(every), 80))) == 80  # by pixels they are not copies
     tuned = tune(model, every, bound=Bound("agreement", 0.3), settings=settings)
     assert sum(tuned.images) < 70 and "or the network's features, near copies of others" in tuned.why
 

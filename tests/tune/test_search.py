@@ -137,7 +137,7 @@ def test_bounds_hold_or_do_not():
         (Bound("latency", 0.0), "above 0"),
         (Bound("speedup", 1.0), "more than 1, such as 2"),
         (Bound("latency", 5.0, alpha=1.5), "alpha=1.5"),
-        (Bound("latency", 5.0, alpha=0.0), "alpha=0.0 is no risk that images can show"),
+        (Bound("latency", 5.0, alpha=0.0), "alpha=0.0 is not a risk that images can show"),
         (Bound("agreement", 0.9, alpha=0.1), "leave alpha"),
         (Bound("latency", 5.0, error="speed"), "Unknown error of a bound"),
         (Bound("agreement", 0.9, error="accuracy"), "leave error=accuracy out"),

@@ -320,6 +320,22 @@ def test_a_bound_on_cost_is_looked_for_down_the_front(monkeypatch):
     assert not pick(1000.0, [])[0] and asked[-1] == []
 
 
+def test_times_of_two_runs_are_compared_at_one_speed_of_the_machine():
+    once, later = OverRounds.of([0.1, 0.12, 0.11]), OverRounds.of([0.2, 0.24, 0.22])
+    first = {"dense": (once, 1.0), "a": (OverRounds.of([0.06]), 2.0)}
+    both = whole_networks.together(first, {"dense": (later, 1.0), "b": (OverRounds.of([0.07]), 3.0)})
+    assert both["dense"][0] == later and both["b"][0].median == 0.07
+    assert both["a"][0].median == pytest.approx(0.12) and both["a"][1] == 2.0
+    assert whole_networks.together({}, first) == first
+
+
+def test_stored_results_are_of_these_images_and_labels():
+    shown, labels = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3), np.arange(2)
+    identities = [tuning._identity(shown, None), tuning._identity(shown[::-1], None), tuning._identity(shown, labels)]
+    assert len({identity["pixels"] for identity in identities}) == 3
+    assert tuning._identity(shown.copy(), None) == identities[0] and tuning._identity(lambda numbers: [], None) == {}
+
+
 def test_too_few_images_and_other_networks_are_refused(classifier):
     with pytest.raises(UserError, match=r"too few: half of them test.*takes 45.*Give 90"):
         tune(classifier, images(), bound=Bound("agreement", 0.95), settings=QUICK)

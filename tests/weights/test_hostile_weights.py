@@ -1,4 +1,4 @@
-"""Weights files that ask for far more than they hold, or hold what is no weight: one line each, soon."""
+"""Weights files that ask for far more than they hold, or hold what is not a weight: one line each, soon."""
 
 import io
 import time
@@ -157,7 +157,7 @@ def test_an_array_has_as_many_bytes_as_its_header_says(dtype, shape, version, tm
     if shape == (0,):
         assert read_tensors(tmp_path / "w.npz")["patch_embed.proj.weight"].shape == (0,)
         return
-    with pytest.raises(UserError, match=r"w\.npz cannot be read .*is no array of the"):
+    with pytest.raises(UserError, match=r"w\.npz cannot be read .*is not an array of the"):
         load_pretrained(vit(), tmp_path / "w.npz")
     assert time.process_time() - start < 5
 

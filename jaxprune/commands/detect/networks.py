@@ -22,7 +22,7 @@ def trained(config: Config) -> tuple[Any, tuple[str, ...]]:
     """Returns the network of `config.detector`, and its classes.
 
     Raises:
-      UserError: it is no detector.
+      UserError: it is not a detector.
     """
     return dense_networks.trained(config.detector, "detector")
 

@@ -139,7 +139,7 @@ def fitted(config: Config) -> Config:
 
 
 def _tiny(config: Config) -> Config:
-    """Gives a network that is no ViT the smallest sizes of its family, and images of that size."""
+    """Gives a network that is not a ViT the smallest sizes of its family, and images of that size."""
     sizes = models.tiny(config.model.name)
     kept = {name: value for name, value in config.model.to_dict().items() if name not in groups.TINY}
     config.model = {**kept, **sizes}

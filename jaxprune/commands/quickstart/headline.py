@@ -29,7 +29,7 @@ def random_beside(name: str) -> str:
 def headline(rows: Iterable[BenchmarkRow], speed_up: float) -> BenchmarkRow | None:
     """The most accurate plan that is at least `speed_up` times as fast as the dense network in every round.
 
-    Random and smaller images are no candidates. Where no plan is as fast, it is the most accurate of those that are
+    Random and smaller images are not candidates. Where no plan is as fast, it is the most accurate of those that are
     faster at all; None if there are none.
     """
     faster = [

@@ -131,9 +131,9 @@ def describe_healing(section: Section, healing: Healing, *, minutes: float) -> N
 def _learned(minutes: float) -> str:
     """What the networks of a comparison learned."""
     return (
-        f"Each contestant learned {f'for {minutes:g} minutes ' if minutes else ''}to say of unlabelled images what the "
-        "dense network says of them; its weights are those of its best look at a tenth of the training images, the "
-        "first of which came before the first step."
+        f"Each contestant learned {f'for {minutes:g} minutes ' if minutes else ''}to give the dense network's outputs "
+        "on unlabelled images. Its weights are those of the best evaluation on a held-out tenth of the training "
+        "images, the first of which was before the first step."
     )
 
 
@@ -152,8 +152,8 @@ def _not_healed(section: Section, results: Mapping[str, Mapping[str, Any]]) -> N
     unchanged = [name for name, result in results.items() if result.get("best step") == 0]
     if unchanged:
         section.note(
-            f"Not healed: {', '.join(unchanged)}. No look was closer to the dense network than the first, so the "
-            "weights stay as they were: give a lower --config.learning_rate, or more time.",
+            f"Not healed: {', '.join(unchanged)}. No evaluation was closer to the dense network than the first, so "
+            "the weights stay as they were: give a lower --config.learning_rate, or more time.",
             "warning",
         )
 
@@ -166,7 +166,7 @@ def _likeness(section: Section, folders: Mapping[str, Path], results: Mapping[st
         if curves:
             plot = plots.line_plot(curves, xlabel="step", ylabel=measure)
             subject = {"agreement": "predictions", "cosine": "features"}[measure]
-            section.figure(plot, f"Likeness of the {subject} to the dense network's, on the images to choose by.")
+            section.figure(plot, f"Agreement of the {subject} with the dense network's, on the held-out tenth.")
 
 
 def _classes(difference: Difference, class_names: Sequence[str]) -> str:

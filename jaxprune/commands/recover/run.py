@@ -97,7 +97,7 @@ def _compared(config: Config, teacher: Host, healing: Healing, train: Source, te
             students, healed, config.keep_rates if len(config.keep_rates) > 1 else (), opinions[DENSE],
             lambda model, desc: Opinion.of(judge, replies(model, sample, desc)), config.seed,
         ),
-        # Behind a picture that cannot be read, rows of opinions are no numbers of the sample.
+        # Behind a picture that cannot be read, rows of opinions are not numbers of the sample.
         differences=[] if sample.broken else pictures.differences(
             {name: opinion for name, opinion in opinions.items() if name != DENSE}, opinions[DENSE],
             by_network[DENSE].labels, lambda numbers: _pictures(config, sample, numbers),

@@ -40,7 +40,7 @@ class Settings(inspection.OnlyPlans, inspection.Plans, inspection.NetworkInspect
     stages: int = number(2, "plans on the way, each compiled", at_least=0)
     crop_scale: tuple[float, float] = number((0.5, 1.0), "area of the random crops", above=0, at_most=1)
     flip: bool = setting(True, "horizontal flips")
-    evaluations: int = number(8, "looks at held-out images, of which the best is kept", at_least=1)
+    evaluations: int = number(8, "evaluations on held-out images, of which the best is kept", at_least=1)
     num_images: int = number(0, "images to compare on; 0: all held-out images", at_least=0)
     rounds: int = number(7, "timing rounds", at_least=2)
     timed_batch: int = number(8, "images a batch when speed is measured", at_least=1)

@@ -23,7 +23,7 @@ def trained(config: Config) -> tuple[Segmenter, tuple[str, ...]]:
     """Returns the network of `config.segmenter`, and its classes.
 
     Raises:
-      UserError: it is no segmentation network.
+      UserError: it is not a segmentation network.
     """
     return dense_networks.trained(config.segmenter, "dense")
 

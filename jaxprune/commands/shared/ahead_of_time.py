@@ -74,7 +74,7 @@ def compile_for(config: Config, workdir: Path, target: Target, price: float = 0.
       UserError: the command has no step to compile, a setting is wrong, or the compiler is not installed.
     """
     if not (math.isfinite(price) and price >= 0):
-        raise UserError(f"price_per_chip_hour={price:g} is no price: give a number that is not negative.")
+        raise UserError(f"price_per_chip_hour={price:g} is not a price: give a number that is not negative.")
     compiler = Compiler.of(config, target, price)
     with accelerators.compiling_for(target):
         commands.require_usable(compiler.config, workdir)

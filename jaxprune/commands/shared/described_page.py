@@ -10,7 +10,7 @@ from jaxprune.report.table import Table
 
 ESTIMATED = (
     "Compiled, not run: times are the compiler's own estimated cycles, or for a GPU the roofline of each kernel, "
-    "without communication. They compare programs; they are no measurements."
+    "without communication. They compare programs; they are not measurements."
 )
 
 

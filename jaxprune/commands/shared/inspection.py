@@ -145,7 +145,7 @@ class OnlyPlans(PlanTexts):
 
     @staticmethod
     def check(config: Config, prefix: str) -> Iterator[str]:
-        """Yields that a rival is no plan."""
+        """Yields that a rival is not a plan."""
         for text in filter(is_rival, config.plans):
             yield (
                 f"{prefix}plans={quoted(text)} is the dense network, changed, and no plan alone: `evaluate`, "

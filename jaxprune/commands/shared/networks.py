@@ -199,7 +199,7 @@ def plan(config: Config, text: str, keep_rate: float | None = None) -> Plan:
       keep_rate: replaces the config's, which may have several.
 
     Raises:
-      UserError: the text is no plan, or the config has no keep rate.
+      UserError: the text is not a plan, or the config has no keep rate.
     """
     if keep_rate is None:
         rates = (config.keep_rate,) if "keep_rate" in config else config.keep_rates
@@ -223,7 +223,7 @@ def under_plan(config: Config, model: Any) -> Any:
 
 def _read(text: str) -> str:
     if not isinstance(text, str):
-        raise UserError(f"{quoted(text)} is no plan: write a text such as 'topk:keep_rate=0.7'.")
+        raise UserError(f"{quoted(text)} is not a plan: write a text such as 'topk:keep_rate=0.7'.")
     path = Path(text)
     if path.suffix != ".txt":
         return text

@@ -31,8 +31,8 @@ PAIRED = "the difference from dense is paired by image (95 %, Agresti and Min)"
 
 # Explanation of the rows of networks on smaller images, and of the column that they give.
 RIVALS = (
-    "img_size=N is the dense network on the same images at that size, without a plan; its rows say what "
-    "a plan has to beat, and images that all of them get wrong what only tokens can give."
+    "img_size=N is the dense network on the same images at that size, without a plan: the baseline that a plan has to "
+    "beat. On images that all of these rows get wrong, what is right is owed to the tokens of the full size."
 )
 
 

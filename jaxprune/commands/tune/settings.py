@@ -44,7 +44,7 @@ class Settings(inspection.NetworkInspection):
     kept: tuple[float, ...] = number(KEPT, "shares of the patches after the last step", above=0, at_most=1)
     num_images: int = number(320, "half to estimate, half to test; 0: all held-out images", at_least=0)
     neighbours: int = number(5, "without a classifier: nearest dense features, to retrieve one of", at_least=1)
-    rounds: int = number(5, "timing rounds", at_least=0)
+    rounds: int = number(5, "timing rounds", at_least=1)
     limit: int = number(24, "maximum number of plans to evaluate", at_least=1)
     most_tested: int = number(3, "maximum number of plans of the front to time and test", at_least=1)
     exhaustive: bool = setting(False, "True: evaluates all plans of the methods, on all images of the first half")
@@ -79,8 +79,6 @@ class Settings(inspection.NetworkInspection):
             yield f"{prefix}kept is empty: give fractions of the patches, such as (0.65, 0.5)."
         if config.plans_on_smaller_images and not config.smaller_images:
             yield f"{prefix}plans_on_smaller_images needs {prefix}smaller_images: leave one of them out."
-        if config.rounds < 1:
-            yield "rounds=0 measures nothing: give at least 1, preferably 5."
         if jax.process_count() > 1:
             yield "tune measures one device: run it in a single process."
 

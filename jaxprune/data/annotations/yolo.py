@@ -61,14 +61,14 @@ def read_lines(file: Path, names: Mapping[int, str]) -> list[tuple[int, list[flo
       names: {number of a class: name}.
 
     Raises:
-      OSError, ValueError: the file cannot be read, or a word is no number, or the first one no whole number.
+      OSError, ValueError: the file cannot be read, or a word is not a number, or the first one no whole number.
       UserError: a class has no name.
     """
     lines = []
     for number, line in enumerate(filter(str.strip, read_text(file).splitlines())):
         kind, *values = map(float, line.split())
         if not kind.is_integer():
-            raise ValueError(f"line {number + 1} has the class {kind:g}, which is no whole number")
+            raise ValueError(f"line {number + 1} has the class {kind:g}, which is not a whole number")
         class_name(names, int(kind), str(file))
         lines.append((int(kind), values))
     return lines

@@ -155,7 +155,7 @@ class TrainObjects:
         if self.masks not in MASKS:
             raise unknown("kind of masks", self.masks, MASKS)
         if not 0 < self.scale[0] <= self.scale[1]:
-            raise UserError(f"scale={self.scale} is no range: give the smaller number first, above 0.")
+            raise UserError(f"scale={self.scale} is not a range: give the smaller number first, above 0.")
 
     def is_identity(self, shape: Shape) -> bool:
         """Never: a batch has further columns."""

@@ -45,7 +45,7 @@ class TrainMaps:
 
     def __post_init__(self):
         if not 0 < self.ratio[0] <= self.ratio[1]:
-            raise UserError(f"ratio={self.ratio} is no range: give the smaller number first, above 0.")
+            raise UserError(f"ratio={self.ratio} is not a range: give the smaller number first, above 0.")
 
     def is_identity(self, shape: Shape) -> bool:
         """Whether images of `shape` are left as they are."""

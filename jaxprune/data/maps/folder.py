@@ -87,7 +87,7 @@ def read_map(path: str, rules: LabelMaps) -> np.ndarray:
     """Reads a label map, uint8 (h, w); its pixels are numbers, numbers of a palette, or colours.
 
     Raises:
-      Unreadable: the file is broken or gone, or holds what is no class.
+      Unreadable: the file is broken or gone, or holds what is not a class.
     """
     try:
         return decode_map(read_bytes(path, decode.MAX_BYTES), rules)

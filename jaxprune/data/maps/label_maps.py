@@ -54,7 +54,7 @@ class LabelMaps:
           stored: numbers (h, w), or colours (h, w, 3).
 
         Raises:
-          ValueError: a number or a colour is no class.
+          ValueError: a number or a colour is not a class.
         """
         numbers = self._numbers(stored) if stored.ndim == 3 else stored
         void = np.isin(numbers, (IGNORED, *self.ignore))

@@ -158,7 +158,7 @@ def checked_polygon(points: Any) -> np.ndarray:
         raise ValueError(f"a polygon is {type(points).__name__} and no list")
     array = np.asarray(points)
     if array.ndim != 1 or array.dtype.kind not in "iuf":
-        raise ValueError("a polygon is no flat list of numbers")
+        raise ValueError("a polygon is not a flat list of numbers")
     if len(array) < 6 or len(array) % 2:
         raise ValueError(f"a polygon has {len(array)} coordinates: it takes an even number from 6 on")
     array = array.astype(np.float64)
@@ -216,7 +216,7 @@ def checked_runs(runs: Any, shape: tuple[int, int] | None) -> dict[str, Any]:
         raise ValueError(f"the size of its run lengths, {size}, is not (height, width)")
     height, width = size
     if not (0 < height <= _LARGEST_SIDE and 0 < width <= _LARGEST_SIDE):
-        raise ValueError(f"the size of its run lengths, {height}×{width}, is no size of an image")
+        raise ValueError(f"the size of its run lengths, {height}×{width}, is not a size of an image")
     if shape is not None and (height, width) != tuple(shape):
         raise ValueError(f"its run lengths are for {height}×{width} pixels, and the image has {shape[0]}×{shape[1]}")
     counts = run_counts({"counts": runs.get("counts")})

@@ -25,7 +25,7 @@ class CocoObjects(ObjectFiles):
     Args:
       root: directory of the images.
       annotations: path of the JSON file.
-      with_objects: leaves out images without an object that is no crowd, as published for training.
+      with_objects: leaves out images without an object that is not a crowd, as published for training.
 
     Raises:
       UserError: a file is missing or no COCO annotation, or an object is none: the first one is named.

@@ -115,7 +115,7 @@ def _part(source: ObjectFiles, split: str, share: float, seed: int) -> ObjectFil
             f"{source.name} has no split {split!r}: it is divided, and its parts are called {', '.join(SPLITS)}."
         )
     if not 0 < share < 1:
-        raise UserError(f"held_out={share} is no share of the images: give a number between 0 and 1, such as 0.2.")
+        raise UserError(f"held_out={share} is not a share of the images: give a number between 0 and 1, such as 0.2.")
     count = len(source)
     if count < 2:
         raise UserError(f"{source.name} has one image, which cannot be divided: give more, or splits of their own.")

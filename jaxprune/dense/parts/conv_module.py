@@ -1,13 +1,11 @@
-"""A convolution without bias, batch normalisation and ReLU, as in mmsegmentation's heads; and dropout of channels."""
+"""A convolution without bias, batch normalisation and ReLU, as in mmsegmentation's heads."""
 
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
-from jaxprune.errors import UserError
 from jaxprune.nn import BatchNorm, Conv
 
 
@@ -20,19 +18,3 @@ class ConvModule(nnx.Module):
 
     def __call__(self, x: Float[Array, "b h w i"], *, train: bool = False) -> Float[Array, "b h w o"]:
         return jax.nn.relu(self.bn(self.conv(x), train=train))
-
-
-def channel_dropout(x: Float[Array, "b h w c"], rate: float, key: PRNGKeyArray | None) -> Float[Array, "b h w c"]:
-    """Sets whole channels of each image to zero, and scales the others by 1 / (1 - rate).
-
-    Raises:
-      UserError: there is no key.
-    """
-    if not rate:
-        return x
-    if key is None:
-        raise UserError(
-            f"A head with dropout={rate} needs a key in training: pass key=jax.random.key(…), or dropout=0."
-        )
-    kept = jax.random.bernoulli(key, 1 - rate, (x.shape[0], 1, 1, x.shape[3]))
-    return jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))

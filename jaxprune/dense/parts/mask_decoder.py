@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxprune.nn import LayerNorm, Linear
 from jaxprune.nn.attention import attention_logits, merge_heads
 from jaxprune.nn.block_cost import linear_flops
+from jaxprune.nn.dropout import apply_dropout
 from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.optional_key import fold_in, split_key
 
@@ -58,15 +59,8 @@ def _heads(x: Array, num_heads: int) -> Array:
 
 
 def _gather(logits: Array, values: Array, dropout: float, key: PRNGKeyArray | None) -> Array:
-    weights = _dropped(jax.nn.softmax(logits, axis=-1), dropout, key)
+    weights = apply_dropout(jax.nn.softmax(logits, axis=-1), dropout, key)
     return merge_heads(jnp.einsum("bhmn,bhne->bhme", weights.astype(values.dtype), values))
-
-
-def _dropped(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
-    """Sets elements to zero, and scales the others by 1 / (1 - rate); without a key (evaluation) nothing is dropped."""
-    if key is None or not rate:
-        return x
-    return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), jnp.zeros((), x.dtype))
 
 
 class _DecoderLayer(nnx.Module):
@@ -91,11 +85,11 @@ class _DecoderLayer(nnx.Module):
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "b m d"], Float[Array, "b m n"]]:
         weights, cross_weights, hidden, *branches = split_key(key, 6)
-        queries = self.norm1(queries + _dropped(self.self_attn(queries, weights), self.dropout, branches[0]))
+        queries = self.norm1(queries + apply_dropout(self.self_attn(queries, weights), self.dropout, branches[0]))
         gathered, scores = self.cross_attn(queries, tokens, present, cross_weights)
-        queries = self.norm2(queries + _dropped(gathered, self.dropout, branches[1]))
-        mixed = self.fc2(_dropped(jax.nn.relu(self.fc1(queries)), self.dropout, hidden))
-        return self.norm3(queries + _dropped(mixed, self.dropout, branches[2])), scores
+        queries = self.norm2(queries + apply_dropout(gathered, self.dropout, branches[1]))
+        mixed = self.fc2(apply_dropout(jax.nn.relu(self.fc1(queries)), self.dropout, hidden))
+        return self.norm3(queries + apply_dropout(mixed, self.dropout, branches[2])), scores
 
 
 def _layer_flops(layer: _DecoderLayer, queries: int, tokens: int) -> int:

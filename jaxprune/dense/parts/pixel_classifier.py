@@ -6,8 +6,9 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxprune.dense.parts.conv_module import channel_dropout
+from jaxprune.errors import UserError
 from jaxprune.nn import Linear
+from jaxprune.nn.dropout import apply_dropout
 
 _START = jax.nn.initializers.normal(0.01)
 
@@ -26,4 +27,14 @@ class PixelClassifier(nnx.Module):
     def __call__(
         self, x: Float[Array, "b h w c"], *, train: bool = False, key: PRNGKeyArray | None = None
     ) -> Float[Array, "b h w k"]:
-        return self.linear(channel_dropout(x, self.dropout, key) if train else x).astype("float32")
+        """Returns the logits.
+
+        Raises:
+          UserError: it drops channels in training, and there is no key.
+        """
+        if train and self.dropout and key is None:
+            raise UserError(
+                f"A head with dropout={self.dropout} needs a key in training: pass key=jax.random.key(…), or dropout=0."
+            )
+        x = apply_dropout(x, self.dropout, key if train else None, shared_axes=(1, 2))
+        return self.linear(x).astype("float32")

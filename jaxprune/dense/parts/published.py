@@ -1,16 +1,16 @@
 """Names and layouts of mmsegmentation's heads and of BEiT's neck."""
 
-from jaxprune.nn.tensor_rules import Rule, Tensor, convolution, convolution_back, linear, linear_back
-
-
-def pointwise(tensor: Tensor) -> Tensor:
-    """(out, in, 1, 1) to (in, out)."""
-    return tensor[:, :, 0, 0].T
-
-
-def pointwise_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
-    """The inverse of `pointwise`."""
-    return tensor.T[:, :, None, None]
+from jaxprune.nn.tensor_rules import (
+    Rule,
+    Tensor,
+    batch_norm,
+    convolution,
+    convolution_back,
+    linear,
+    linear_back,
+    pointwise,
+    pointwise_back,
+)
 
 
 def transposed(tensor: Tensor) -> Tensor:
@@ -21,12 +21,6 @@ def transposed(tensor: Tensor) -> Tensor:
 def transposed_back(tensor: Tensor, patch_size: tuple[int, int]) -> Tensor:
     """The inverse of `transposed`."""
     return tensor.transpose(2, 3, 0, 1)
-
-
-def batch_norm(published: str, path: str) -> tuple[Rule, ...]:
-    """The tensors of a batch norm."""
-    names = (("weight", "scale"), ("bias", "bias"), ("running_mean", "mean"), ("running_var", "var"))
-    return tuple(Rule(f"{published}.{torch}", f"{path}.{name}") for torch, name in names)
 
 
 HEAD = (

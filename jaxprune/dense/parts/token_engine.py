@@ -38,7 +38,7 @@ class TokenEngine:
       calls: {(stage, rows): number of calls} since the engine was made.
 
     Raises:
-      UserError: a bucket is no number of rows.
+      UserError: a bucket is not a number of rows.
     """
 
     def __init__(self, model: Any, *, buckets: Sequence[int] = ()):

@@ -3,16 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.dense.parts.conv_module import ConvModule
 from jaxprune.dense.parts.pixel_classifier import PixelClassifier
+from jaxprune.ops.adaptive_average import adaptive_average
 from jaxprune.ops.resize import resize
-from jaxprune.ops.tracing import RESAMPLING
 
 POOL_SCALES = (1, 2, 3, 6)
 
@@ -77,22 +75,3 @@ class UPerHead(nnx.Module):
 
 def _resized(x: Array, like: Array) -> Array:
     return resize(x, (like.shape[1], like.shape[2]), "bilinear")
-
-
-@jax.named_scope(RESAMPLING)
-def adaptive_average(x: Float[Array, "b h w c"], side: int) -> Float[Array, "b s s c"]:
-    """Averages windows of a map so that `side` × `side` of them are left.
-
-    Window i of n places covers floor(i n / side) to ceil((i + 1) n / side).
-    """
-    rows, columns = (jnp.asarray(_windows(n, side), jnp.float32) for n in x.shape[1:3])
-    wide = jnp.einsum("sh,bhwc->bswc", rows, x.astype(jnp.float32), precision="highest")
-    return jnp.einsum("tw,bswc->bstc", columns, wide, precision="highest").astype(x.dtype)
-
-
-def _windows(places: int, count: int) -> np.ndarray:
-    weights = np.zeros((count, places))
-    for i in range(count):
-        low, high = i * places // count, -(-(i + 1) * places // count)
-        weights[i, low:high] = 1 / (high - low)
-    return weights

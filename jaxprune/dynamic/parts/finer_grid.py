@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxprune.dynamic.parts.adaptive_average import adaptive_matrix
+from jaxprune.ops.adaptive_average import adaptive_matrix
 
 
 def finer_matrix(old: int, new: int) -> Float[np.ndarray, "{new} {old}"]:

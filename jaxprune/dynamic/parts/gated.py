@@ -12,7 +12,7 @@ from jaxprune.dynamic.parts.gates import Draws, Gate
 from jaxprune.dynamic.segments import Pixels, Segment, Segmented, State
 from jaxprune.nn import BatchNorm
 from jaxprune.nn.images import as_input
-from jaxprune.nn.tensor_rules import Rule, convolution, convolution_back
+from jaxprune.nn.tensor_rules import Rule, batch_norm, convolution, convolution_back
 
 
 class GatedOutput(NamedTuple):
@@ -130,5 +130,4 @@ def _whole(model: GatedNetwork, state: State) -> tuple[State, jax.Array]:
 def batch_norms(model: Any) -> list[Rule]:
     """Returns the rules of all batch norms of a network, which other layers' names do not tell apart."""
     places = [".".join(map(str, path)) for path, module in nnx.iter_graph(model) if isinstance(module, BatchNorm)]
-    names = (("weight", "scale"), ("running_mean", "mean"), ("running_var", "var"))
-    return [Rule(f"{place}.{published}", f"{place}.{name}") for place in places for published, name in names]
+    return [rule for place in places for rule in batch_norm(place, place)]

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxprune.dynamic.parts.adaptive_average import adaptive_average
 from jaxprune.dynamic.parts.gates import Draws, Gate, decide
 from jaxprune.nn import BatchNorm, Conv, Linear
 from jaxprune.nn.linear import torch_uniform
+from jaxprune.ops.adaptive_average import adaptive_average
 
 COMPUTES = 0  # index of the gates' logits that means "compute"
 MASKERS = ("mlp", "conv_linear")

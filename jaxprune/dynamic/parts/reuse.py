@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -12,7 +11,7 @@ from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.mlp import Mlp
 from jaxprune.nn.norm import LayerNorm
-from jaxprune.nn.tensor_rules import Rule, linear, linear_back
+from jaxprune.nn.tensor_rules import Rule, linear, linear_back, pointwise, pointwise_back
 
 
 class FeatureReuse(nnx.Module):
@@ -99,15 +98,6 @@ def resize_flops(old: int, new: int) -> int:
     return new * old * (old + new)
 
 
-def _pointwise(tensor: np.ndarray) -> np.ndarray:
-    """(out, in, 1, 1) to (in, out)."""
-    return tensor[:, :, 0, 0].T
-
-
-def _pointwise_back(tensor: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
-    return tensor.T[:, :, None, None]
-
-
 # The names of the published files, with their spelling.
 RULES = (
     *(
@@ -118,8 +108,8 @@ RULES = (
     Rule("{any}.feature_resuse_mlp.1.fc2.weight", "{any}.feature_reuse.mlp.fc2.kernel", linear, linear_back),
     Rule("{any}.feature_resuse_mlp.1.fc1.bias", "{any}.feature_reuse.mlp.fc1.bias"),
     Rule("{any}.feature_resuse_mlp.1.fc2.bias", "{any}.feature_reuse.mlp.fc2.bias"),
-    Rule("relation_reuse_conv.0.weight", "relation_reuse.mlp.fc1.kernel", _pointwise, _pointwise_back),
-    Rule("relation_reuse_conv.2.weight", "relation_reuse.mlp.fc2.kernel", _pointwise, _pointwise_back),
+    Rule("relation_reuse_conv.0.weight", "relation_reuse.mlp.fc1.kernel", pointwise, pointwise_back),
+    Rule("relation_reuse_conv.2.weight", "relation_reuse.mlp.fc2.kernel", pointwise, pointwise_back),
     Rule("relation_reuse_conv.0.bias", "relation_reuse.mlp.fc1.bias"),
     Rule("relation_reuse_conv.2.bias", "relation_reuse.mlp.fc2.bias"),
 )

@@ -9,9 +9,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxprune.dynamic.parts.adaptive_average import adaptive_average
 from jaxprune.dynamic.parts.gates import Draws, Gate, decide, on_map
 from jaxprune.nn import BatchNorm, Conv
+from jaxprune.ops.adaptive_average import adaptive_average
 from jaxprune.ops.resize import resize
 
 REFINES = 1  # index of the gates' logits that means "refine"

@@ -27,7 +27,7 @@ class Pruning(nnx.Module):
 
     def __init__(self, scorer: Scorer, keep_rate: float):
         if not 0 < keep_rate < 1:
-            raise UserError(f"keep_rate={keep_rate} is not above 0 and at most 1: use a share such as 0.7.")
+            raise UserError(f"keep_rate={keep_rate} must be above 0 and below 1: use a share such as 0.7.")
         self.scorer, self.keep_rate = frozen(scorer), float(keep_rate)
 
     def significance(self, images: Float[Array, "b H W c"]) -> Float[Array, "b h w"]:

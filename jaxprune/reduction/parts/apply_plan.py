@@ -152,7 +152,7 @@ def _cost(model: Host, sites: Sequence[Site], img_size: int | Sequence[int] | No
 
 def _check_grid(scorer: Any, first: Site) -> None:
     if not hasattr(scorer, "grid"):
-        raise UserError(f"scorer={quoted(scorer)} is no scorer: build one by scoring.create.")
+        raise UserError(f"scorer={quoted(scorer)} is not a scorer: build one by scoring.create.")
     if tuple(scorer.grid) != first.grid:
         raise UserError(
             f"The scorer ranks a grid of {tuple(scorer.grid)} patches, and the network has {first.grid}: create "
@@ -213,3 +213,7 @@ def _install(host: Host, sites: Sequence[Site], placed: Sequence[Placed]) -> Non
                 block = host.block(site)
                 block.proportional = block.proportional or step.reducer.proportional
                 block.has_absent = block.has_absent or cls.leaves_absent == "always"
+        elif step.reducer.merged_in_place:
+            for site in sites[layer + 1 :]:
+                if site.stage == step.site.stage:
+                    host.block(site).proportional |= step.reducer.proportional

@@ -143,10 +143,10 @@ def checked_multiple(multiple_of: Any) -> int:
     """Returns what rows are to be a multiple of.
 
     Raises:
-      UserError: it is no positive whole number.
+      UserError: it is not a positive whole number.
     """
     if (multiple := whole("multiple_of", multiple_of)) < 1:
-        raise UserError(f"multiple_of {multiple} is no number of rows: use one such as 8, or 1 for any number.")
+        raise UserError(f"multiple_of {multiple} is not a number of rows: use one such as 8, or 1 for any number.")
     return multiple
 
 

@@ -1,6 +1,6 @@
 """The Reducer protocol: tokens in, fewer tokens out, inside a network."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from flax import nnx
@@ -127,6 +127,7 @@ class Reducer(nnx.Module):
       renames: {published path of a module or array within one step: our attribute path}.
       constraints: {one of its parameters: function to an allowed value}, which training applies after every update.
       row_by_row: whether it merges or chooses rows one after the other, in a loop that an ONNX file has to unroll.
+      counts: the options that are numbers of rows; they follow `num_keep` where that is raised.
       clears_map: whether in a block that is a residual convolution of a map (ConvNeXt) dropped rows are zero afterwards
         in evaluation, instead of keeping their input.
 
@@ -152,6 +153,7 @@ class Reducer(nnx.Module):
     renames: ClassVar[dict[str, str]] = {}
     constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}
     row_by_row: ClassVar[bool] = False
+    counts: ClassVar[frozenset[str]] = frozenset()
     clears_map: ClassVar[bool] = False
 
     where: Where = "after"
@@ -171,9 +173,26 @@ class Reducer(nnx.Module):
         """Raises a `UserError` for a block where this method cannot work."""
 
     @classmethod
+    def check_arriving(cls, at: Any, arriving: int, earlier: Sequence["Reducer"]) -> None:
+        """Raises a `UserError` for a step that cannot take the rows that others left.
+
+        Args:
+          at: the step, an `At`.
+          arriving: number of rows that arrive, fewer than there are patches.
+          earlier: the reducers that removed rows inside the network; none if a scorer did so before it.
+        """
+
+    @classmethod
     def follows_count(cls, options: Mapping[str, Any]) -> bool:
         """Whether the plan determines how many rows are left; False if the method's options do, see `num_tokens`."""
         return True
+
+    @classmethod
+    def with_counts(cls, options: Mapping[str, Any], count: Callable[[int], int]) -> dict[str, Any]:
+        """Returns the options of a step with the numbers of rows among them, see `counts`, changed by `count`."""
+        return {
+            name: count(value) if name in cls.counts and value is not None else value for name, value in options.items()
+        }
 
     @classmethod
     def has_parameters(cls, options: Mapping[str, Any]) -> bool:

@@ -47,7 +47,7 @@ def method_class(method: str | type) -> type[Reducer]:
     if inspect.isclass(method) and issubclass(method, Reducer):
         return method
     raise UserError(
-        f"{method!r} is no method: give a name such as 'topk', or a subclass of jaxprune.reduction.Reducer."
+        f"{method!r} is not a method: give a name such as 'topk', or a subclass of jaxprune.reduction.Reducer."
     )
 
 

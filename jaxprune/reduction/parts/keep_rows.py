@@ -1,10 +1,10 @@
 """Keeping some of the `Tokens`, and what methods choose them by."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.nn.tokens import Attended, Tokens, take
-from jaxprune.reduction.parts.base import StepReport
+from jaxprune.reduction.parts.base import Step, StepReport
 from jaxprune.reduction.parts.row_maps import compose, places
 
 
@@ -28,6 +28,11 @@ def unchanged(tokens: Tokens, num_prefix_tokens: int) -> tuple[Tokens, StepRepor
     rows = jnp.arange(n - num_prefix_tokens, dtype=jnp.int32)
     rows = jnp.broadcast_to(rows[None, :], (b, rows.shape[0]))
     return tokens, StepReport(row_map=rows, kept=rows)
+
+
+def absent_rows(tokens: Tokens, step: Step) -> Bool[Array, "b n"] | None:
+    """True for the rows that an earlier step left absent, without the prefix; None where every row is present."""
+    return tokens.policy[:, step.num_prefix_tokens :] == 0 if step.has_absent else None
 
 
 def best(scores: Float[Array, "b n"], num_keep: int) -> Int[Array, "b k"]:

@@ -265,7 +265,13 @@ class Plan:
         )
 
     def with_keep_rate(self, keep_rate: float) -> "Plan":
-        """Returns the same plan with another rate; it must be a plan by a single `keep_rate`."""
+        """Returns the same plan with another rate.
+
+        Raises:
+          UserError: it is not a plan by a single `keep_rate`.
+        """
+        if self.method is None or self.r is not None or self.num_keep is not None or isinstance(self.keep_rate, tuple):
+            raise UserError(f"{self!r} has no single keep rate to change: write it as Plan('topk', keep_rate=0.7).")
         blocks = None if self._quarters else self.reduction_loc or None
         return Plan(self.reducer_class, keep_rate, blocks, **row_settings(self), **dict(self.options))
 

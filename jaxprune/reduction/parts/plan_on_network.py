@@ -104,11 +104,14 @@ def place(
                 f"{first.num_patches} mask units of it: use one of the two."
             )
         cls.check_site(site)
-        if at.restore == "fuse" and site.removable and layer == len(sites) - 1:
+        if site.removable and layer == len(sites) - 1 and any(step.restore == "fuse" for step in steps[: index + 1]):
             raise UserError(
                 f"restore='fuse' brings rows back before the last block, {layer}, and {at.method} removes rows there: "
                 "let the last step be at an earlier block."
             )
+        if site.removable and arriving < first.num_patches:
+            earlier = [reducer for _, reducer in placed if reducer.num_tokens() < reducer.step.tokens_in]
+            cls.check_arriving(at, arriving, earlier)
         before = {"has_absent": has_absent, "planned_in": _planned_in(at, site, placed, arriving)}
         step = functools.partial(_step, plan, at, index, site, num_steps=len(steps), **before)
         reducer = make(cls, dict(at.options), step(arriving if site.removable else site.num_patches))
@@ -204,7 +207,8 @@ def _in_groups(at: At, reducer: Reducer, make: Make) -> Reducer:
         if (count := _raised(at, step, reducer.num_tokens())) == step.num_keep:
             return reducer
         keep_rate = count / math.prod(step.grid)
-        reducer = make(at.reducer_class, dict(at.options), step._replace(num_keep=count, keep_rate=keep_rate))
+        options = at.reducer_class.with_counts(dict(at.options), functools.partial(max, count))
+        reducer = make(at.reducer_class, options, step._replace(num_keep=count, keep_rate=keep_rate))
 
 
 def _raised(at: At, step: Step, num_tokens: int) -> int:

@@ -41,7 +41,7 @@ def read(text: str) -> list[StepText]:
       UserError: the text is not a plan.
     """
     if not isinstance(text, str) or len(text) > _LONGEST:
-        raise UserError(f"{quoted(text)} is no plan: write method@block:amount, such as topk@3:keep_rate=0.7.")
+        raise UserError(f"{quoted(text)} is not a plan: write method@block:amount, such as topk@3:keep_rate=0.7.")
     if not text.strip():
         return []
     # A "+" joins steps only if a method's name follows, so that 1e+3 stays a number.
@@ -69,7 +69,7 @@ def _steps(part: str, text: str) -> list[StepText]:
     settings = parse_items(rest, f"plan {quoted(text)}")
     if arguments := sorted(_NO_OPTIONS & settings.keys()):
         raise UserError(
-            f"{arguments[0]} in plan {quoted(text)} is no option of a method: write for example keep_rate=0.7."
+            f"{arguments[0]} in plan {quoted(text)} is not an option of a method: write for example keep_rate=0.7."
         )
     return [StepText(method, layer, settings) for layer in layers]
 

@@ -11,7 +11,7 @@ For the tubes of a clip, time is an axis like the others, so a step keeps a ball
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -96,6 +96,15 @@ class RadialPattern:
     step: Step
 
     @classmethod
+    def check_arriving(cls, at: Any, arriving: int, earlier: Sequence[Any]) -> None:
+        """Raises a `UserError` unless the rows that arrive are a disc of the same rule; see `Reducer`."""
+        options = dict(at.options)
+        rule = tuple(bool(options.get(name, False)) for name in ("reference", "per_frame"))
+        same_rule = lambda reducer: isinstance(reducer, cls) and reducer.rule == rule
+        if not earlier or not all(map(same_rule, earlier)):
+            raise _no_disc(cls.norm, at.layer, arriving)
+
+    @classmethod
     def follows_count(cls, options: Mapping[str, Any]) -> bool:
         """Whether the plan's counts apply; see `Reducer`."""
         return not options.get("contiguous", False)
@@ -127,10 +136,8 @@ class RadialPattern:
         # Discs of one norm differ in their counts, so the number of incoming rows identifies them.
         arriving = disc(distance, step.tokens_in)
         if len(arriving) != step.tokens_in:
-            raise UserError(
-                f"{self.norm} at block {step.layer} takes rows ring by ring, and the {step.tokens_in} rows that arrive "
-                "are no disc: make it the first step that removes rows."
-            )
+            raise _no_disc(self.norm, step.layer, step.tokens_in)
+        self.rule = (reference, per_frame)
         self.ids: tuple[int, ...] = tuple(np.searchsorted(arriving, after).tolist())
 
     def num_tokens(self) -> int:
@@ -141,3 +148,10 @@ class RadialPattern:
             return unchanged(tokens, self.step.num_prefix_tokens)
         ids = jnp.broadcast_to(jnp.asarray(self.ids, jnp.int32)[None, :], (tokens.x.shape[0], len(self.ids)))
         return keep_rows(tokens, ids, self.step.num_prefix_tokens)
+
+
+def _no_disc(norm: str, layer: int | str, arriving: int) -> UserError:
+    return UserError(
+        f"{norm} at block {layer} takes rows ring by ring, and the {arriving} rows that arrive are not one of its "
+        "discs: make it the first method that removes rows."
+    )

@@ -30,7 +30,7 @@ KEYS = (
     "net",
 )
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _DEPTH = 16  # maximum number of dicts around the weights
 _NAMES_SHOWN = 12
@@ -171,7 +171,7 @@ def _choose(value: Any, key: str | tuple[str, ...] | None, path: Path) -> dict[s
         if not there:
             break
         if len(there) > 1:
-            logger.info("%s: taking %r; key= chooses another of %s", path, there[0], ", ".join(there))
+            _log.info("%s: taking %r; key= chooses another of %s", path, there[0], ", ".join(there))
         value = value[there[0]]
     else:
         raise Damaged(f"its weights are nested more than {_DEPTH} dicts deep")

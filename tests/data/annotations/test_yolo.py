@@ -31,7 +31,7 @@ def test_a_class_is_a_whole_number(tmp_path):
     write_text(tmp_path / "classes.txt", "cat\ndog\n")
     write_text(tmp_path / "labels" / "a.txt", "0 .5 .5 .5 .5\n1.7 .5 .5 .5 .5\n")
     for source in (open_annotations("yolo", path=str(tmp_path)), YoloObjects(tmp_path)):
-        with pytest.raises(UserError, match=r"a\.txt cannot be read: line 2 has the class 1\.7, which is no whole"):
+        with pytest.raises(UserError, match=r"a\.txt cannot be read: line 2 has the class 1\.7, which is not a whole"):
             source[0]
 
 

@@ -180,5 +180,5 @@ def test_a_canvas_holds_the_image_at_each_scale_and_the_map_as_it_is():
 
 
 def test_crops_need_a_range():
-    with pytest.raises(UserError, match="is no range"):
+    with pytest.raises(UserError, match="is not a range"):
         Train((32, 32), ratio=(2.0, 0.5))

@@ -104,7 +104,7 @@ def test_a_split_that_is_no_part_is_refused(tmp_path):
     root = str(yolo(tmp_path))
     with pytest.raises(UserError, match="no split 'training': it is divided, and its parts are called train, test"):
         open_objects("yolo", split="training", path=root)
-    with pytest.raises(UserError, match="held_out=5 is no share"):
+    with pytest.raises(UserError, match="held_out=5 is not a share"):
         open_objects("yolo", split="train", path=root, held_out=5)
 
 

@@ -52,7 +52,7 @@ def test_objects_as_detections(shift):
         collector.update(batch, perfect(example, shift))
     result = collector.result()
     assert set(result) == {"bbox", "segm"}
-    # What lies beyond the image after the shift is no detection.
+    # What lies beyond the image after the shift is not a detection.
     assert len(collector.detections) == COUNT if not shift else 0 < len(collector.detections) <= COUNT
     if shift:
         assert result["bbox"].summary["AP50"] < 0.2

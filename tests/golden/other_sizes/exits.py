@@ -77,7 +77,7 @@ STAGES["bottleneck"] |= {"mask_size": 5, "alpha": 1, "beta": 1, "base_scale": 2,
 
 
 def stages() -> dict[str, Arrays]:
-    """A map that is no multiple of its cells, and one image."""
+    """A map that is not a multiple of its cells, and one image."""
     return {
         f"dynamic/sar_module_{name}": stage(config, 24 if name == "basic" else 12) for name, config in STAGES.items()
     }

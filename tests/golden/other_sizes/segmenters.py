@@ -36,7 +36,7 @@ def labelled(shape: tuple[int, ...], num_classes: int, seed: int = 0) -> np.ndar
 
 
 def upernet() -> dict[str, Arrays]:
-    """A window that is no square, more blocks than maps, and a stride of its own."""
+    """A window that is not a square, more blocks than maps, and a stride of its own."""
     sizes = {"img_size": SHAPE, "patch_size": 8, "embed_dim": 12, "depth": 6, "num_heads": 2, "mlp_ratio": 3.0}
     options = {**sizes, "num_classes": 3, "features": 6, "auxiliary_features": 5, "style": "beit", "init_values": 1.0}
     options |= {"dropout": 0.0, "indices": (0, 2, 3, 5)}

@@ -131,6 +131,7 @@ def test_merged_rows_attend_in_their_window_by_size_and_position(of, shifted, ve
     cells, _, _, _, (_, (tokens, _)) = twice_merged(of)
     windows = Windows.of(*of, shifted=shifted)
     block = SwinBlock(8, 2, windows=windows, cells=cells, version=version, rngs=nnx.Rngs(0))
+    block.proportional = True
     for name, value in nnx.to_flat_state(nnx.state(block, nnx.Param)):
         value[...] = jax.random.normal(jax.random.key(len(str(name))), value.shape)
 
@@ -346,3 +347,10 @@ def test_no_device_waits_for_another(make):
     program = jax.jit(call, compiler_options=quick_compile()).lower(params, rest, batch).compile().as_text()
     collectives = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
     assert not [name for name in collectives if name in program]
+
+
+@pytest.mark.parametrize("proportional", [True, False])
+def test_merged_rows_count_by_size_until_the_stage_ends(proportional):
+    plan = Plan(steps=(At(0, "tome", keep_rate=0.7, proportional=proportional),))
+    blocks = [block for stage in reduction.apply(swin(), plan).layers for block in stage.blocks]
+    assert [block.proportional for block in blocks] == [False, proportional, proportional, False, False]

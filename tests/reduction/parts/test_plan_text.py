@@ -206,7 +206,7 @@ BAD = {
     ),
     "no reducer": (
         lambda: method_class(dict),
-        r"<class 'dict'> is no method: give a name such as 'topk', or a subclass",
+        r"<class 'dict'> is not a method: give a name such as 'topk', or a subclass",
     ),
     "text of a class without a name": (
         lambda: Plan(Backwards, r=2).text,

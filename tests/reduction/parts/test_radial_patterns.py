@@ -11,7 +11,7 @@ from flax import nnx
 from published_models import CLOSE, block, cases, check_logits, config_of, run, stage
 from support import golden, golden_names, in_names, quick_compile, slow_but, weights
 
-from jaxprune import models, reduction
+from jaxprune import models, reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.reduction import Plan
 from jaxprune.reduction.l1 import L1
@@ -183,3 +183,17 @@ def test_a_clip_has_a_ball_or_a_disc_in_every_frame(norm):
     assert second.num_tokens() % 4 == 0 and second.num_tokens() <= per_frame.num_tokens()
     with pytest.raises(UserError, match=r"per_frame=True is for the tubes of clips, and this grid is \(4, 5\)"):
         NORMS[norm](stage(20, 6, grid=grid[1:]), per_frame=True)
+
+
+@pytest.mark.parametrize("first", ["topk@1:", "l2@1:", "l1@1:reference=True,", "from_scores@input:"])
+def test_a_disc_follows_only_discs_of_its_own_rule(first):
+    """Twelve patches of 4 × 4 are as many as the disc of l1 has: the number does not say which ones they are."""
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 4, "num_heads": 2}
+    model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    scorer = scoring.create("random", grid=(4, 4)) if first.startswith("from_scores") else None
+    with pytest.raises(
+        UserError, match=r"l1 at block 2 takes rows ring by ring, and the 12 rows that arrive are not one of its"
+    ):
+        reduction.apply(model, Plan.from_text(f"{first}num_keep=12+l1@2:num_keep=4"), scorer=scorer)
+    fast = reduction.apply(model, Plan.from_text("l1@1:num_keep=12+l1@2:num_keep=4"))
+    assert np.asarray(fast.blocks[2].reducer.ids).tolist() == [3, 4, 7, 8]  # patches 5, 6, 9, 10

@@ -1,4 +1,4 @@
-"""Names in plots are drawn as they are: signs of formulas, and bytes that are no Unicode."""
+"""Names in plots are drawn as they are: signs of formulas, and bytes that are not Unicode."""
 
 import numpy as np
 import pytest
