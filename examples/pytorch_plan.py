@@ -46,8 +46,8 @@ def read_plan(text, patches, depth):
             steps += [(3 * s, method, name, amount**s if name == "keep_rate" else amount) for s in (1, 2, 3)]
     plan = {}
     for layer, method, name, amount in steps:
-        wanted = arriving - amount if name == "r" else int(patches * amount) if name == "keep_rate" else amount
-        left = max(min(wanted, arriving), 1)
+        target = arriving - amount if name == "r" else int(patches * amount) if name == "keep_rate" else amount
+        left = max(min(target, arriving), 1)
         if method == "tome":
             left = max(left, arriving - arriving // 2)  # rows merge in pairs
         if left < arriving:

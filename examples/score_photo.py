@@ -46,12 +46,12 @@ def main(arguments=None):
     scores = jitted(scorer)(images)  # (1, 196); higher means keep
     kept = scorer.select(scores, scorer.num_keep(args.keep_rate, num_prefix_tokens=1))
 
-    shown = np.asarray((images[0] * np.asarray(preprocessing.std) + np.asarray(preprocessing.mean)) * 255)
-    shown = np.clip(np.round(shown), 0, 255).astype(np.uint8)
+    photo = np.asarray((images[0] * np.asarray(preprocessing.std) + np.asarray(preprocessing.mean)) * 255)
+    photo = np.clip(np.round(photo), 0, 255).astype(np.uint8)
     dropped = np.ones(scores.shape[1], bool)
     dropped[np.asarray(kept[0])] = False
-    heat = heatmap(shown, np.asarray(scores[0]).reshape(GRID))
-    row = np.concatenate([shown, heat, mask_patches(shown, dropped, GRID, opacity=0.7)], axis=1)
+    heat = heatmap(photo, np.asarray(scores[0]).reshape(GRID))
+    row = np.concatenate([photo, heat, mask_patches(photo, dropped, GRID, opacity=0.7)], axis=1)
     matplotlib.image.imsave(args.out, row)
     print(f"{kept.shape[1]} of {scores.shape[1]} patches kept; photograph, scores and kept patches are in {args.out}")
 

@@ -40,15 +40,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "jaxprune-versions")
     args, passed_on = parser.parse_known_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    found = {}
+    results = {}
     for leg in args.legs:
         print(f"{leg} …", file=sys.stderr, flush=True)
         try:
-            found[leg] = test(leg, args.work, passed_on)
+            results[leg] = test(leg, args.work, passed_on)
         except subprocess.CalledProcessError as error:
-            found[leg] = f"no environment: {' '.join(map(str, error.cmd[:3]))} ended with status {error.returncode}"
-        print(f"{leg:<12} {found[leg].strip('= ')}", flush=True)
-    sys.exit(any("failed" in line or "error" in line or "passed" not in line for line in found.values()))
+            results[leg] = f"no environment: {' '.join(map(str, error.cmd[:3]))} ended with status {error.returncode}"
+        print(f"{leg:<12} {results[leg].strip('= ')}", flush=True)
+    sys.exit(any("failed" in line or "error" in line or "passed" not in line for line in results.values()))
 
 
 if __name__ == "__main__":

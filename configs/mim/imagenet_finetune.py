@@ -97,8 +97,8 @@ def get_config(arg=None):
     args = parse_arg(arg, size="base", framework="mae", encoder="", after="", blocks=-1)
     network = args.encoder or ("swin" if args.framework == "greenmim" else "vit")
     for thing, place, value in (("framework", 0, args.framework), ("encoder", 1, network), ("size", 2, args.size)):
-        chosen = (args.framework, network)[:place]
-        choices = dict.fromkeys(names[place] for names in RECIPES if names[:place] == chosen)
+        prefix = (args.framework, network)[:place]
+        choices = dict.fromkeys(names[place] for names in RECIPES if names[:place] == prefix)
         if value not in choices:
             raise unknown(thing, value, choices)
     recipes = RECIPES[args.framework, network, args.size]

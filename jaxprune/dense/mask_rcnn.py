@@ -44,8 +44,8 @@ class MaskRCNN(Detector):
     >>> sizes = dict(img_size=32, patch_size=8, embed_dim=16, depth=1, num_heads=2, features=8, hidden=8)
     >>> detector = jaxprune.dense.create(
     ...     "mask_rcnn", encoder="vitdet", num_classes=3, max_detections=5, **sizes, rngs=nnx.Rngs(0))
-    >>> found = jax.eval_shape(detector, jnp.zeros((1, 32, 32, 3)))
-    >>> found.boxes.shape, found.masks.shape
+    >>> detections = jax.eval_shape(detector, jnp.zeros((1, 32, 32, 3)))
+    >>> detections.boxes.shape, detections.masks.shape
     ((1, 5, 4), (1, 5, 28, 28))
 
     Args:

@@ -127,8 +127,9 @@ def at_overlap(by_class: Sequence[ClassMatches], overlap: float) -> tuple[ClassM
 
     >>> import numpy as np
     >>> right = np.arange(10)[:, None] < 7  # one detection, which overlaps its object by .82
-    >>> found = ClassMatches(np.array([0]), right, np.zeros((10, 1), bool), np.array([1]))
-    >>> [precision_of(part, np.ones(1, int)) for part in ([found], at_overlap([found], 0.5), at_overlap([found], 0.9))]
+    >>> matches = ClassMatches(np.array([0]), right, np.zeros((10, 1), bool), np.array([1]))
+    >>> parts = [matches], at_overlap([matches], 0.5), at_overlap([matches], 0.9)
+    >>> [precision_of(part, np.ones(1, int)) for part in parts]
     [0.7, 1.0, 0.0]
 
     Args:

@@ -36,17 +36,18 @@ def forward_passes(config: Config) -> tuple[float, int, int]:
     start = time.perf_counter()
     opened = several_networks.open_networks(config)
     config = inputs.with_data_of(opened[0].origin, opened[0].model.preprocessing, config)
-    found = members(opened, several_networks.plans(config, left_out := {}), seed=config.seed, left_out=left_out)
+    networks = members(opened, several_networks.plans(config, left_out := {}), seed=config.seed, left_out=left_out)
     with tempfile.TemporaryDirectory() as empty:
-        passes = observe.passes(config, Path(empty), found)
-    for each in passes:
-        for first in range(0, len(each.members), config.together):
+        passes = observe.passes(config, Path(empty), networks)
+    for images_pass in passes:
+        for first in range(0, len(images_pass.members), config.together):
             forwards = {
-                member.plan: probabilities(member.model) for member in each.members[first : first + config.together]
+                member.plan: probabilities(member.model)
+                for member in images_pass.members[first : first + config.together]
             }
-            batches = inputs.eval_batches(each.config, each.source)
-            run_over(batches, forwards, map(Stacked, forwards), inputs.mesh(each.config), desc="forward passes")
-    return time.perf_counter() - start, len(found), len(passes[0].source)
+            batches = inputs.eval_batches(images_pass.config, images_pass.source)
+            run_over(batches, forwards, map(Stacked, forwards), inputs.mesh(images_pass.config), desc="forward passes")
+    return time.perf_counter() - start, len(networks), len(passes[0].source)
 
 
 @command
@@ -70,9 +71,9 @@ def run():
     forward, networks, images = forward_passes(config)
     start = time.perf_counter()
     commands.find("analyse")(config, folder)
-    whole = time.perf_counter() - start
-    row = {"images": images, "networks and plans": networks, "forward passes s": forward, "analyse s": whole}
-    publish("Cost of an analysis", [{**row, "ratio": whole / forward}], args.out / "cost.csv")
+    analysis = time.perf_counter() - start
+    row = {"images": images, "networks and plans": networks, "forward passes s": forward, "analyse s": analysis}
+    publish("Cost of an analysis", [{**row, "ratio": analysis / forward}], args.out / "cost.csv")
 
 
 if __name__ == "__main__":

@@ -87,8 +87,8 @@ class Attention:
                 if kind != PLAIN:
                     row[f"{kind} time ratio"] = round(seconds[key] / seconds[name, PLAIN], 3)
                 row[f"{kind} MiB"] = round(temporary_bytes(programs[key]) / 2**20, 1)
-                own = [x[:1].astype(jnp.float32) for x in jax.tree.leaves(run(key))]
-                errors = [jnp.linalg.norm(x - y) / jnp.linalg.norm(y) for x, y in zip(own, exact, strict=True)]
+                outputs = [x[:1].astype(jnp.float32) for x in jax.tree.leaves(run(key))]
+                errors = [jnp.linalg.norm(x - y) / jnp.linalg.norm(y) for x, y in zip(outputs, exact, strict=True)]
                 row[f"{kind} error"] = float(f"{max(map(float, errors)):.2g}")
             rows.append(row)
         return rows
@@ -144,8 +144,8 @@ def batches(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[197, 577, 1374, 4096])
-    others = [name for name in attention_kernels.IMPLEMENTATIONS if name != PLAIN]
-    parser.add_argument("--other", nargs="+", choices=others, default=["blocked"])
+    alternatives = [name for name in attention_kernels.IMPLEMENTATIONS if name != PLAIN]
+    parser.add_argument("--other", nargs="+", choices=alternatives, default=["blocked"])
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--num-heads", type=int, default=6)
     parser.add_argument("--head-dim", type=int, default=64)

@@ -91,9 +91,9 @@ def networks(args: argparse.Namespace) -> dict[str, Any]:
     if not sizes:
         raise UserError("No stage is a size: give the size of the dense network too, such as --stages 126 224.")
     dense = open_network(parse(args.network), img_size=sizes[0])
-    found = {f"{sizes[0]} px": dense} | {f"{size} px": rival(dense, f"img_size={size}") for size in sizes[1:]}
+    backbones = {f"{sizes[0]} px": dense} | {f"{size} px": rival(dense, f"img_size={size}") for size in sizes[1:]}
     reduced = [stage for stage in args.stages if not stage.isdigit()]
-    return found | {stage: cheaper(dense, stage) for stage in reduced}
+    return backbones | {stage: cheaper(dense, stage) for stage in reduced}
 
 
 def through(network: Any, pixels: np.ndarray, batch: int) -> np.ndarray:
@@ -103,10 +103,10 @@ def through(network: Any, pixels: np.ndarray, batch: int) -> np.ndarray:
     return dynamic.Engine(alone, (0.0,), batch_size=batch)(pixels).logits
 
 
-def stages(args: argparse.Namespace, found: Mapping[str, Any], train: Photos, test: Photos) -> dict[str, Stage]:
+def stages(args: argparse.Namespace, backbones: Mapping[str, Any], train: Photos, test: Photos) -> dict[str, Stage]:
     """Fits the linear head of each stage; the cheapest stage first."""
-    made = {}
-    for name, network in found.items():
+    pool = {}
+    for name, network in backbones.items():
         path = args.out / f"{file_name(name)}.npz"
         if not path.is_file():
             width = network.embed_dim
@@ -115,7 +115,8 @@ def stages(args: argparse.Namespace, found: Mapping[str, Any], train: Photos, te
             np.savez(
                 path,
                 **{
-                    part: through(bare, some.pixels, args.batch[0]) for part, some in (("train", train), ("test", test))
+                    part: through(bare, split.pixels, args.batch[0])
+                    for part, split in (("train", train), ("test", test))
                 },
             )
         stored = np.load(path)
@@ -123,83 +124,85 @@ def stages(args: argparse.Namespace, found: Mapping[str, Any], train: Photos, te
         kernel, bias = head.folded()
         classifier = with_head(network, kernel, bias)
         cost = dynamic.create("cascade", networks=[classifier]).costs()[0]
-        made[name] = Stage(classifier, stored["test"] @ kernel + bias, cost)
-    return dict(sorted(made.items(), key=lambda item: item[1].cost))
+        pool[name] = Stage(classifier, stored["test"] @ kernel + bias, cost)
+    return dict(sorted(pool.items(), key=lambda item: item[1].cost))
 
 
-def choices(made: Mapping[str, Stage], longest: int) -> Iterator[tuple[str, ...]]:
+def choices(pool: Mapping[str, Stage], longest: int) -> Iterator[tuple[str, ...]]:
     """Every cascade of two to `longest` stages."""
     for count in range(2, longest + 1):
-        yield from itertools.combinations(made, count)
+        yield from itertools.combinations(pool, count)
 
 
 def choose(
-    made: Mapping[str, Stage], labels: np.ndarray, dense: str, args: argparse.Namespace
+    pool: Mapping[str, Stage], labels: np.ndarray, dense: str, args: argparse.Namespace
 ) -> tuple[dict[str, Chosen], list[Chosen]]:
     """What is measured, by name, chosen on these images; and all cascades at many budgets."""
-    right = {name: stage.logits.argmax(-1) == labels for name, stage in made.items()}
+    right = {name: stage.logits.argmax(-1) == labels for name, stage in pool.items()}
     enough = right[dense].mean() - args.tolerance / 100
-    measured = {name: Chosen((name,), np.array([EVERYBODY]), stage.cost) for name, stage in made.items()}
+    measured = {name: Chosen((name,), np.array([EVERYBODY]), stage.cost) for name, stage in pool.items()}
     best: Chosen | None = None
     certified: dict[float, Chosen] = {}
     budgets: list[Chosen] = []
-    cascades = list(choices(made, args.longest))
+    cascades = list(choices(pool, args.longest))
     for names in cascades:
-        logits = np.stack([made[name].logits for name in names])
-        sure, costs = dynamic.confidence(logits), np.cumsum([made[name].cost for name in names])
+        logits = np.stack([pool[name].logits for name in names])
+        sure, costs = dynamic.confidence(logits), np.cumsum([pool[name].cost for name in names])
         correct = np.stack([right[name] for name in names])
         for budget in np.geomspace(costs[0], costs[-1], BUDGETS):
             values = dynamic.thresholds(sure, costs, budget, right=correct)
-            found = operate(sure, values, costs, correct)
-            budgets.append(Chosen(names, values, found.cost))
-            if found.accuracy is not None and found.accuracy >= enough and (best is None or found.cost < best.cost):
+            point = operate(sure, values, costs, correct)
+            budgets.append(Chosen(names, values, point.cost))
+            if point.accuracy is not None and point.accuracy >= enough and (best is None or point.cost < best.cost):
                 best = budgets[-1]
         if names[-1] != dense:
             continue
-        errors = logits.argmax(-1) != made[dense].logits.argmax(-1)
+        errors = logits.argmax(-1) != pool[dense].logits.argmax(-1)
         for alpha in args.alpha:
-            one = certified_thresholds(sure, errors, costs, alpha=alpha, delta=DELTA / len(cascades))
-            if one.test is not None and (alpha not in certified or one.cost < certified[alpha].cost):
-                certified[alpha] = Chosen(names, one.thresholds, one.cost)
+            certificate = certified_thresholds(sure, errors, costs, alpha=alpha, delta=DELTA / len(cascades))
+            if certificate.test is not None and (alpha not in certified or certificate.cost < certified[alpha].cost):
+                certified[alpha] = Chosen(names, certificate.thresholds, certificate.cost)
     if best is not None:
         measured[f"cascade within {args.tolerance:g} points"] = best
-    return measured | {f"cascade certified at {alpha:.0%}": one for alpha, one in certified.items()}, budgets
+    return measured | {f"cascade certified at {alpha:.0%}": policy for alpha, policy in certified.items()}, budgets
 
 
-def outcome(made: Mapping[str, Stage], one: Chosen) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def outcome(pool: Mapping[str, Stage], policy: Chosen) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where each image leaves, its class there, and what it cost."""
-    logits = np.stack([made[stage].logits for stage in one.stages])
-    exits = exit_of(dynamic.confidence(logits), np.append(one.thresholds[:-1], EVERYBODY))
-    costs = np.cumsum([made[stage].cost for stage in one.stages])
+    logits = np.stack([pool[stage].logits for stage in policy.stages])
+    exits = exit_of(dynamic.confidence(logits), np.append(policy.thresholds[:-1], EVERYBODY))
+    costs = np.cumsum([pool[stage].cost for stage in policy.stages])
     return exits, logits.argmax(-1)[exits, np.arange(len(exits))], costs[exits]
 
 
 @command
 def main(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
-    found = networks(args)
-    dense = next(iter(found))
-    record = found[dense].preprocessing
+    backbones = networks(args)
+    dense = next(iter(backbones))
+    record = backbones[dense].preprocessing
     train, test = (photos(args.path, split, record, args.batch[0]) for split in ("train", "test"))
-    made = stages(args, found, train, test)
-    _store(args.out / "exits.npz", made, dense)
+    pool = stages(args, backbones, train, test)
+    _store(args.out / "exits.npz", pool, dense)
     order = np.random.default_rng(0).permutation(len(test.labels))
     choosing, measuring = order[len(order) // 2 :], order[: len(order) // 2]
     if args.longest == 1:
         measuring = order  # nothing is chosen
 
     def part(rows: np.ndarray) -> dict[str, Stage]:
-        return {name: stage._replace(logits=stage.logits[rows]) for name, stage in made.items()}
+        return {name: stage._replace(logits=stage.logits[rows]) for name, stage in pool.items()}
 
     measured, budgets = choose(part(choosing), test.labels[choosing], dense, args)
     held_out, labels = part(measuring), test.labels[measuring]
     classes_of_dense = held_out[dense].logits.argmax(-1)
-    curve = [_point(held_out, one, labels, classes_of_dense) for one in budgets]
-    rows = [{"network": name} | _scores(held_out, one, labels, classes_of_dense) for name, one in measured.items()]
+    curve = [_point(held_out, policy, labels, classes_of_dense) for policy in budgets]
+    rows = [
+        {"network": name} | _scores(held_out, policy, labels, classes_of_dense) for name, policy in measured.items()
+    ]
     write_csv(args.out / "curve.csv", curve)
     _draw(args.out, rows, curve)
     for batch in args.batch if args.rounds else ():
-        engines = {name: _engine(made, one, record, batch) for name, one in measured.items()}
+        engines = {name: _engine(pool, policy, record, batch) for name, policy in measured.items()}
         stream = test.pixels[measuring][: args.stream or None]
         _time(args, batch, engines, dense, rows, stream)
         if args.queue:
@@ -210,42 +213,46 @@ def main(args: argparse.Namespace) -> None:
     publish(title, rows, args.out / "benchmark_cascades.csv")
 
 
-def _store(path: Path, made: Mapping[str, Stage], dense: str) -> None:
+def _store(path: Path, pool: Mapping[str, Stage], dense: str) -> None:
     """Writes how sure each stage is of each test image, and whether it answers unlike the dense network."""
-    logits = np.stack([stage.logits for stage in made.values()])
+    logits = np.stack([stage.logits for stage in pool.values()])
     np.savez(
         path,
         sure=dynamic.confidence(logits),
-        errors=logits.argmax(-1) != made[dense].logits.argmax(-1),
-        costs=np.cumsum([stage.cost for stage in made.values()]),
-        stages=np.array(list(made)),
+        errors=logits.argmax(-1) != pool[dense].logits.argmax(-1),
+        costs=np.cumsum([stage.cost for stage in pool.values()]),
+        stages=np.array(list(pool)),
     )
 
 
-def _engine(made: Mapping[str, Stage], one: Chosen, record: Any, batch: int) -> dynamic.Engine:
-    cascade = dynamic.create("cascade", networks=[made[stage].network for stage in one.stages])
+def _engine(pool: Mapping[str, Stage], policy: Chosen, record: Any, batch: int) -> dynamic.Engine:
+    cascade = dynamic.create("cascade", networks=[pool[stage].network for stage in policy.stages])
     cascade.preprocessing = record
-    return dynamic.Engine(cascade, one.thresholds, batch_size=batch, remainder="hold")
+    return dynamic.Engine(cascade, policy.thresholds, batch_size=batch, remainder="hold")
 
 
-def _point(made: Mapping[str, Stage], one: Chosen, labels: np.ndarray, classes_of_dense: np.ndarray) -> dict[str, Any]:
-    _, classes, costs = outcome(made, one)
+def _point(
+    pool: Mapping[str, Stage], policy: Chosen, labels: np.ndarray, classes_of_dense: np.ndarray
+) -> dict[str, Any]:
+    _, classes, costs = outcome(pool, policy)
     return {
-        "stages": ", ".join(one.stages),
+        "stages": ", ".join(policy.stages),
         "GFLOPs": float(costs.mean()),
         "accuracy": float((classes == labels).mean()),
         "agreement": float((classes == classes_of_dense).mean()),
     }
 
 
-def _scores(made: Mapping[str, Stage], one: Chosen, labels: np.ndarray, classes_of_dense: np.ndarray) -> dict[str, Any]:
-    exits, classes, _ = outcome(made, one)
+def _scores(
+    pool: Mapping[str, Stage], policy: Chosen, labels: np.ndarray, classes_of_dense: np.ndarray
+) -> dict[str, Any]:
+    exits, classes, _ = outcome(pool, policy)
     correct, same = classes == labels, classes == classes_of_dense
-    accuracy, agreement = (share(int(some.sum()), len(some)) for some in (correct, same))
+    accuracy, agreement = (share(int(hits.sum()), len(hits)) for hits in (correct, same))
     lost = paired_difference(correct, classes_of_dense == labels)
-    leaving = np.bincount(exits, minlength=len(one.stages)) / len(labels)
+    leaving = np.bincount(exits, minlength=len(policy.stages)) / len(labels)
     return {
-        **_point(made, one, labels, classes_of_dense),
+        **_point(pool, policy, labels, classes_of_dense),
         "shares": " ".join(f"{part:.2f}" for part in leaving),
         "accuracy low": accuracy.low,
         "accuracy high": accuracy.high,
@@ -296,7 +303,7 @@ def _time_queue(
 
 def _draw(folder: Path, rows: list[dict[str, Any]], curve: list[dict[str, Any]]) -> None:
     """Draws agreement with the dense network over cost: stages alone, and cascades at all budgets."""
-    of = lambda some: ([row["GFLOPs"] for row in some], [row["agreement"] for row in some])
+    of = lambda points: ([row["GFLOPs"] for row in points], [row["agreement"] for row in points])
     alone = [row for row in rows if row["network"] == row["stages"]]
     figure = plots.scatter_plot(
         {"one network": of(alone), "cascades": of(curve)},
@@ -315,8 +322,8 @@ def _draw_speed(folder: Path, rows: list[dict[str, Any]], batch: int) -> None:
     for row in sorted(rows, key=lambda row: row[rate]):
         alone = "plans" if ":" in row["network"] else "image sizes"
         series.setdefault(alone if row["network"] == row["stages"] else "cascades", []).append(row)
-    columns = lambda *names: {kind: [[row[name] for row in some] for name in names] for kind, some in series.items()}
-    labels = {kind: [row["network"].removeprefix("cascade ") for row in some] for kind, some in series.items()}
+    columns = lambda *names: {kind: [[row[name] for row in group] for name in names] for kind, group in series.items()}
+    labels = {kind: [row["network"].removeprefix("cascade ") for row in group] for kind, group in series.items()}
     figure = plots.scatter_plot(
         {kind: (x, y) for kind, (x, y) in columns(rate, "accuracy").items()},
         f"images/s, batches of {batch}",

@@ -88,7 +88,7 @@ class Steps:
     """
 
     def __init__(self, model, batch):
-        parts, more = split(model), targets(model, batch)
+        parts, teacher_targets = split(model), targets(model, batch)
         size = model.preprocessing.img_size
         loss = lambda params, batch, key: (
             merge(parts.graph, params, batch["fixed"])(batch["image"], key=key, **batch["more"])[0],
@@ -96,7 +96,7 @@ class Steps:
         )
         adamw = optimizer.adamw(1e-4, b2=0.95, weight_decay=0.05, decay_mask=optimizer.decay_mask(parts.params))
         images = jax.random.normal(jax.random.key(0), (batch, *size, 3))
-        self._batch = {"image": images, "fixed": parts.rest, "more": more}
+        self._batch = {"image": images, "fixed": parts.rest, "more": teacher_targets}
         self._state = TrainState(jnp.zeros((), jnp.int32), parts.params, adamw.init(parts.params), {})
         self._key = jax.random.key(0)
         self.program: Any = make_train_step(loss, adamw).lower(self._state, self._batch, self._key).compile()
@@ -116,7 +116,7 @@ def measure(name, args, changes):
         "progressive": {"reconstruction": "progressive", "throw_ratio": throw_ratio},
     }
     print(f"  compiling {name}", flush=True)
-    runs = {form: Steps(create(name, encoder, **own, **changes), args.batch) for form, own in forms.items()}
+    runs = {form: Steps(create(name, encoder, **settings, **changes), args.batch) for form, settings in forms.items()}
     turns = interleaved(runs, args.rounds)
     ratio = OverRounds.of(_ratios(turns, "wall"))
     memory = {form: flops.temporary_bytes(run.program) / 2**30 for form, run in runs.items()}
@@ -138,8 +138,8 @@ def measure(name, args, changes):
 
 
 def _ratios(turns, clock):
-    both = zip(turns["progressive"], turns["full"], strict=True)
-    return [getattr(own, clock) / getattr(full, clock) for own, full in both]
+    pairs = zip(turns["progressive"], turns["full"], strict=True)
+    return [getattr(progressive, clock) / getattr(full, clock) for progressive, full in pairs]
 
 
 def in_markdown(rows):
@@ -159,8 +159,8 @@ def in_markdown(rows):
 @command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = [*SETTINGS, *PIXIO]
-    parser.add_argument("--only", "--frameworks", nargs="+", choices=known, default=list(SETTINGS), dest="only")
+    frameworks = [*SETTINGS, *PIXIO]
+    parser.add_argument("--only", "--frameworks", nargs="+", choices=frameworks, default=list(SETTINGS), dest="only")
     parser.add_argument("--throw", type=float, default=None, help="throw ratio; by default that of the papers")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
@@ -183,7 +183,7 @@ def main():
                 changes |= {"embed_dim": 16, **heads}
             stored["rows"][name] = measure(name, args, changes)
             kept.write_text(json.dumps(stored))
-        rows = [stored["rows"][each] for each in known if each in stored["rows"]]
+        rows = [stored["rows"][framework] for framework in frameworks if framework in stored["rows"]]
         publish(title, rows, args.out, batch=args.batch, rounds=args.rounds, dtype=args.dtype)
     table = f"{title}, {device()['device']}, jax {device()['jax']}:\n\n{in_markdown(rows)}\n"
     args.out.with_suffix(".md").write_text(table)

@@ -95,11 +95,11 @@ def taus(parts, images, noise, batch, throws, memory):
         starts = range(0, len(images) - batch + 1, batch)
         return np.concatenate([make(parts.params, images[i : i + batch], noise[i : i + batch]) for i in starts])
 
-    exact, found = jnp.asarray(labels(0.0)), {}
+    exact, by_throw = jnp.asarray(labels(0.0)), {}
     for throw in throws:
-        each = np.asarray(metrics.kendall_tau(exact, jnp.asarray(labels(throw))))
-        found[throw] = (float(each.mean()), float(each.std(ddof=1) / len(each) ** 0.5))
-    return found
+        image_taus = np.asarray(metrics.kendall_tau(exact, jnp.asarray(labels(throw))))
+        by_throw[throw] = (float(image_taus.mean()), float(image_taus.std(ddof=1) / len(image_taus) ** 0.5))
+    return by_throw
 
 
 def measure(parts, images, noise, args):
@@ -168,12 +168,12 @@ def main():
     noise = jax.random.uniform(jax.random.key(1), (len(images), mae.num_patches))
     rows = measure(parts, images, noise, args)
     if args.run:
-        found = taus(parts, images, noise, args.batch, args.throw, int(args.memory * 2**20))
+        by_throw = taus(parts, images, noise, args.batch, args.throw, int(args.memory * 2**20))
         for row in rows:
-            row["tau"], row["error"] = found.get(row["throw"], (1.0, 0.0))
+            row["tau"], row["error"] = by_throw.get(row["throw"], (1.0, 0.0))
     columns = [name for name in COLUMNS if any(name in row for row in rows)]
-    shown = [{name: row.get(name, "") for name in columns} for row in rows]
-    publish(f"{args.run or args.model}, batch {args.batch}", rows, args.out, summary=shown)
+    table = [{name: row.get(name, "") for name in columns} for row in rows]
+    publish(f"{args.run or args.model}, batch {args.batch}", rows, args.out, summary=table)
     if args.run:
         curve = ([row["images/s"] for row in rows[1:]], [row["tau"] for row in rows[1:]])
         figure = plots.scatter_plot(

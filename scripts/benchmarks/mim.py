@@ -92,12 +92,12 @@ class SharedState:
         jax.block_until_ready(metrics["loss"])
 
 
-def _map(change, tree, *others):
+def _map(change, tree, *trees):
     is_params = lambda node: isinstance(node, dict) and "decoder.mask_token" in node
     return jax.tree.map(
         lambda node, *rest: change(node, *rest) if is_params(node) else (rest or [node])[-1],
         tree,
-        *others,
+        *trees,
         is_leaf=is_params,
     )
 
@@ -119,8 +119,8 @@ def cost(name, args, dtype):
     rows, contestants, shared = [], {}, None
     if args.measure:
         options = {"encoder": name, "reconstruction": "progressive", "dtype": dtype, **args.overrides}
-        whole = split(mim.create("mae", **options, rngs=nnx.Rngs(0)))
-        shared = SharedState(whole.params)
+        all_parts = split(mim.create("mae", **options, rngs=nnx.Rngs(0)))
+        shared = SharedState(all_parts.params)
     for method, throw_ratio in settings:
         model: Any = framework(name, method, throw_ratio, dtype, **args.overrides)
         img_size, parts = model.encoder.patch_embed.img_size, split(model)
@@ -160,7 +160,7 @@ def measure(name, args, dtype, rows, contestants):
     if args.ceiling:
         contestants["ceiling"], operations = matrix_products(dtype)
     turns = interleaved(contestants, args.rounds)
-    wall = {key: [turn.wall for turn in own] for key, own in turns.items()}
+    wall = {key: [turn.wall for turn in of_contestant] for key, of_contestant in turns.items()}
     # The ceiling is the speed that the device reaches when undisturbed.
     ceiling = operations / min(wall["ceiling"]) if args.ceiling else 0.0
     for row, key in zip(rows, contestants, strict=False):
@@ -232,13 +232,11 @@ def shown(rows):
 def plot(rows, title):
     """Plots PR-MIM's cost relative to MAE by throw ratio, with the values of the paper."""
     method = LABELS["progressive" if any(row["method"] == LABELS["progressive"] for row in rows) else "partial"]
-    chosen = [rows[0], *(row for row in rows if row["method"] == method)]
+    curve = [rows[0], *(row for row in rows if row["method"] == method)]
     series = {}
     for column, label in {"gflops": "operations", "temporary_gib": "memory", "milliseconds": "step time"}.items():
         for kind, name in (("ratio", label), ("paper", f"{label}, paper")):
-            points = [
-                (r["throw_ratio"], r[f"{column}_{kind}"]) for r in chosen if r.get(f"{column}_{kind}") is not None
-            ]
+            points = [(r["throw_ratio"], r[f"{column}_{kind}"]) for r in curve if r.get(f"{column}_{kind}") is not None]
             if len(points) > 1:
                 series[name] = tuple(zip(*points, strict=True))
     return plots.line_plot(series, xlabel="share of the patches thrown", ylabel="relative to MAE", title=title)

@@ -87,16 +87,16 @@ def measure(args, name, batch):
         args.scorer: Runner(reduction.apply(model, plan, scorer=scorer), images),
         "scorer": Runner(scorer, images, lambda scorer, images: scorer(images)),
     }
-    theirs = None
+    torch_process = None
     if args.torch_python:
         script = Path(__file__).with_name("torch_process.py")
-        theirs = Elsewhere([args.torch_python, script, name, str(batch), str(reads.img_size[0])])
-        contestants[TORCH] = theirs
+        torch_process = Elsewhere([args.torch_python, script, name, str(batch), str(reads.img_size[0])])
+        contestants[TORCH] = torch_process
     try:
         seconds = interleaved_medians(contestants, args.rounds)
     finally:
-        if theirs is not None:
-            theirs.close()
+        if torch_process is not None:
+            torch_process.close()
     dense, implied = seconds[DENSE], flops.of_model(model).total / flops.of_model(free).total
     unit = "clip" if clips else "image"
     row = {
@@ -111,16 +111,20 @@ def measure(args, name, batch):
         "FLOP-implied": implied,
         "share": (dense / seconds[FREE] - 1) / (implied - 1),
     }
-    if theirs is not None:
-        row |= {TORCH: 1000 * seconds[TORCH] / batch, "dense to PyTorch": seconds[TORCH] / dense, "with": theirs.about}
+    if torch_process is not None:
+        row |= {
+            TORCH: 1000 * seconds[TORCH] / batch,
+            "dense to PyTorch": seconds[TORCH] / dense,
+            "with": torch_process.about,
+        }
     return row
 
 
 @command
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    wanted = ["vit_base_patch16_224", "swin_small_patch4_window7_224", "convnext_small", "hiera_small_224"]
-    parser.add_argument("--model", nargs="*", default=wanted)
+    networks = ["vit_base_patch16_224", "swin_small_patch4_window7_224", "convnext_small", "hiera_small_224"]
+    parser.add_argument("--model", nargs="*", default=networks)
     parser.add_argument("--overrides", default="{}", help="arguments of the networks as JSON")
     parser.add_argument("--scorer", default="papr")
     parser.add_argument("--proposal", default="", help=f"by default {IMAGE_PROPOSAL}, or {CLIP_PROPOSAL} for clips")

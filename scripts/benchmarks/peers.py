@@ -83,20 +83,20 @@ class Process:
 
     def __init__(self, contestant: Contestant, run: "Run", **job: Any):
         self._log = run.log(contestant)
-        asked = {**run.common, **contestant.job, **job, "started": time.time()}
-        cpus = sorted(os.sched_getaffinity(0))[: asked["threads"]] if hasattr(os, "sched_getaffinity") else []
-        threads = {name: str(asked["threads"]) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        request = {**run.common, **contestant.job, **job, "started": time.time()}
+        cpus = sorted(os.sched_getaffinity(0))[: request["threads"]] if hasattr(os, "sched_getaffinity") else []
+        threads = {name: str(request["threads"]) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         paths = (ROOT, SCRIPTS, ROOT / "examples")
         env = {**os.environ, **threads, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(map(str, paths))}
-        if asked["task"] in ("mae", "finetune"):
+        if request["task"] in ("mae", "finetune"):
             # As `python -m jaxprune.main` trains; the same for PyTorch.
             env |= host_memory.huge_pages(os.environ)
-        if asked["cache"]:
-            env["TORCHINDUCTOR_CACHE_DIR"] = asked["cache"]
+        if request["cache"]:
+            env["TORCHINDUCTOR_CACHE_DIR"] = request["cache"]
         program = SCRIPTS / "peers" / f"{contestant.framework}.py"
         with self._log.open("w") as log:
             self._popen = subprocess.Popen(
-                [run.interpreters[contestant.framework], str(program), json.dumps(asked)],
+                [run.interpreters[contestant.framework], str(program), json.dumps(request)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -174,13 +174,13 @@ class Run:
 
     def of(self, group: Group, name: str) -> dict[int, dict[str, Any]]:
         """Returns the rounds of a contestant, by number."""
-        own = [r for r in self.known[1:] if r["group"] == group.title and r["name"] == name and "round" in r]
-        return {record["round"]: record for record in own}
+        records = [r for r in self.known[1:] if r["group"] == group.title and r["name"] == name and "round" in r]
+        return {record["round"]: record for record in records}
 
     def facts(self, group: Group, name: str) -> dict[str, Any]:
         """Returns what a contestant reported about itself, or "failed" with the reason."""
-        found = [r["facts"] for r in self.known[1:] if r["group"] == group.title and r["name"] == name and "facts" in r]
-        return found[-1] if found else {}
+        facts = [r["facts"] for r in self.known[1:] if r["group"] == group.title and r["name"] == name and "facts" in r]
+        return facts[-1] if facts else {}
 
     def log(self, contestant: Contestant) -> Path:
         """Returns the log file of a process, for output other than its answers."""
@@ -191,7 +191,7 @@ class Run:
         """Returns whether there is an interpreter for a framework."""
         return bool(self.interpreters[framework])
 
-    def job(self, task: str, model: str, **more: Any) -> dict[str, Any]:
+    def job(self, task: str, model: str, **settings: Any) -> dict[str, Any]:
         """Returns a job on a network."""
         arguments: dict[str, Any] = {**models.arguments(model), **self.sizes}
         side = np.atleast_1d(arguments["img_size"])[0]
@@ -204,9 +204,9 @@ class Run:
             "classes": 10 if self.args.tiny else 1000,
             "weights": str(self.out / "files" / f"{model}.safetensors"),
             "decoder": TINY_DECODER if self.args.tiny else {},
-            "baseline": {theirs: arguments[own] for own, theirs in names.items() if own in arguments},
+            "baseline": {torch_name: arguments[name] for name, torch_name in names.items() if name in arguments},
             "arguments": {name: value for name, value in arguments.items() if isinstance(value, int)},
-            **more,
+            **settings,
         }
 
 
@@ -240,7 +240,7 @@ def steps(run: Run, task: str, model: str) -> list[Contestant]:
 
 def of_pixels(run: Run) -> list[Group]:
     """Returns the groups of networks for large images, one image at a time."""
-    tiny, found = run.args.tiny, []
+    tiny, pixel_groups = run.args.tiny, []
     for title, model, head, side in (
         ("UPerNet, BEiT-B", UPERNET, "upernet", 512),
         ("SegViT, ViT-B", BASE, "segvit", 512),
@@ -260,26 +260,26 @@ def of_pixels(run: Run) -> list[Group]:
             ]
             contestants = [contestant for contestant in all_ if run.has(contestant.framework)]
             kind = "forward" if task == "maps" else f"step of {job['batch']}"
-            found.append(Group("pixels", f"{title}, {job['side']} pixels, {kind}", job["batch"], contestants))
-    return found
+            pixel_groups.append(Group("pixels", f"{title}, {job['side']} pixels, {kind}", job["batch"], contestants))
+    return pixel_groups
 
 
 def groups(run: Run) -> list[Group]:
     """Returns all groups in the order in which they are measured."""
-    batch, found = run.args.batch, []
+    batch, all_groups = run.args.batch, []
     first = SMALLER if run.args.tiny else SMALL
     for model in [first] if run.args.tiny else [SMALLER, SMALL, BASE]:
-        found.append(Group("dense", f"dense {model}", batch, four(run, model)))
+        all_groups.append(Group("dense", f"dense {model}", batch, four(run, model)))
     reduced = four(run, first)
     for label, plan in PLANS.items():
         reduced += four(run, first, plan, label)
     if not run.args.tiny:
         reduced.append(Contestant("jaxprune, next smaller dense", OURS, run.job("forward", SMALLER)))
-    found.append(Group("reduced", f"{first}, keep rate .7", batch, reduced))
+    all_groups.append(Group("reduced", f"{first}, keep rate .7", batch, reduced))
     for task, title in (("mae", "MAE step"), ("finetune", "fine-tuning step")):
         for model in [SMALLER] if run.args.tiny else [SMALL, BASE]:
-            found.append(Group(task, f"{title}, {model}", batch, steps(run, task, model)))
-    found += of_pixels(run)
+            all_groups.append(Group(task, f"{title}, {model}", batch, steps(run, task, model)))
+    all_groups += of_pixels(run)
     count = 4 if run.args.tiny else 32
     for plan in ("train", "evaluation"):
         job = run.job("jpeg", first, plan=plan, folder=str(run.out / "files" / "jpeg"), batch=count, threads=1)
@@ -289,12 +289,12 @@ def groups(run: Run) -> list[Group]:
             Contestant(NAMES[OURS], OURS, job),
         ]
         readers = [reader for reader in readers if run.has(reader.framework)]
-        found.append(Group("input", f"JPEG 500 x 375 to {job['side']}, {plan}, one core", count, readers))
+        all_groups.append(Group("input", f"JPEG 500 x 375 to {job['side']}, {plan}, one core", count, readers))
     for label, plan in {"dense": "", **({} if run.args.tiny else PLANS)}.items():
-        found.append(Group("first", f"first logits, {first}, {label}", batch, four(run, first, plan, label)))
+        all_groups.append(Group("first", f"first logits, {first}, {label}", batch, four(run, first, plan, label)))
     return [
         group._replace(contestants=[c for c in group.contestants if not left_out(run, c)])
-        for group in found
+        for group in all_groups
         if group.section in run.args.only and all(word in group.title for word in run.args.titles)
     ]
 
@@ -402,11 +402,11 @@ def bound(run: Run, group: Group, facts: dict[str, Any]) -> float | None:
     """Returns the least time of a call in seconds that the machine allows, from the best rates of all rounds."""
     rates = {"operations": 0.0, "moved": 0.0}
     for contestant in limits(run):
-        own = run.facts(group, contestant.name)
+        limit_facts = run.facts(group, contestant.name)
         turns = [record["seconds"] for record in run.of(group, contestant.name).values()]
         for kind in rates:
-            if turns and kind in own:
-                rates[kind] = max(rates[kind], own[kind] / min(turns))
+            if turns and kind in limit_facts:
+                rates[kind] = max(rates[kind], limit_facts[kind] / min(turns))
     if "macs" not in facts or not all(rates.values()):
         return None
     return max(2 * facts["macs"] / rates["operations"], facts["bytes"] / rates["moved"])
@@ -423,41 +423,43 @@ def rows(run: Run, group: Group) -> list[dict[str, Any]]:
     turns = {name: run.of(group, name) for name in names}
     reference = next((turns[name] for name in names if turns[name]), {})
     workload = {c.name: (c.job.get("model"), c.job.get("plan", "")) for c in group.contestants}
-    ours = {workload[c.name]: run.facts(group, c.name) for c in group.contestants if c.framework == OURS}
-    found = []
+    jax_facts = {workload[c.name]: run.facts(group, c.name) for c in group.contestants if c.framework == OURS}
+    table = []
     for name in names:
-        own, facts = turns[name], run.facts(group, name)
+        rounds, facts = turns[name], run.facts(group, name)
         row: dict[str, Any] = {"section": group.section, "group": group.title, "contestant": name}
         row["versions"] = facts.get("versions", "")
-        if not own:
-            found.append({**row, "failed": facts.get("failed", "not measured")})
+        if not rounds:
+            table.append({**row, "failed": facts.get("failed", "not measured")})
             continue
-        seconds = [record["seconds"] for record in own.values()]
-        ratios = [reference[n]["seconds"] / own[n]["seconds"] for n in own if n in reference]
-        same = ours.get(workload[name], {}) if name in workload else {}
+        seconds = [record["seconds"] for record in rounds.values()]
+        ratios = [reference[n]["seconds"] / rounds[n]["seconds"] for n in rounds if n in reference]
+        same = jax_facts.get(workload[name], {}) if name in workload else {}
         least = None if first or not same else bound(run, group, same)
         row |= {
-            "rounds": len(own),
+            "rounds": len(rounds),
             "ms": 1000 * statistics.median(seconds),
             "images/s": "" if first else group.images / statistics.median(seconds),
             "ratio": statistics.median(ratios) if ratios else "",
             "low": float(np.quantile(ratios, 0.025)) if ratios else "",
             "high": float(np.quantile(ratios, 0.975)) if ratios else "",
             "of bound": least / statistics.median(seconds) if least else "",
-            "ms once built": 1000 * statistics.median(r["seconds"] - r["built"] for r in own.values()) if first else "",
+            "ms once built": 1000 * statistics.median(r["seconds"] - r["built"] for r in rounds.values())
+            if first
+            else "",
             "difference": difference(facts, same),
             "parameters": facts.get("parameters", ""),
         }
-        found.append(row)
-    return found
+        table.append(row)
+    return table
 
 
-def difference(facts: dict[str, Any], ours: dict[str, Any]) -> Any:
+def difference(facts: dict[str, Any], reference: dict[str, Any]) -> Any:
     """Returns the largest difference of a logit from ours, relative to the largest logit."""
-    if "result" not in facts or "result" not in ours:
+    if "result" not in facts or "result" not in reference:
         return ""
-    theirs, own = np.asarray(facts["result"]), np.asarray(ours["result"])
-    return float(np.abs(theirs - own).max() / np.abs(own).max())
+    logits, expected = np.asarray(facts["result"]), np.asarray(reference["result"])
+    return float(np.abs(logits - expected).max() / np.abs(expected).max())
 
 
 HIDDEN = ("section", "group", "versions", "rounds")
@@ -466,14 +468,14 @@ HIDDEN = ("section", "group", "versions", "rounds")
 def markdown(run: Run, tables: list[tuple[Group, list[dict[str, Any]]]]) -> str:
     """Returns the tables as Markdown."""
     args = run.args
-    versions = sorted({row["versions"] for _, found in tables for row in found if row["versions"]})
+    versions = sorted({row["versions"] for _, table in tables for row in table if row["versions"]})
     text = f"{machine()}; {args.threads} threads, batch {args.batch}, float32, {args.rounds} rounds. "
     text += f"{'; '.join(versions)}\n"
-    for group, found in tables:
-        columns = [c for c in dict.fromkeys(name for row in found for name in row) if c not in HIDDEN]
-        columns = [c for c in columns if any(c in row and row[c] != "" for row in found)]
+    for group, table in tables:
+        columns = [c for c in dict.fromkeys(name for row in table for name in row) if c not in HIDDEN]
+        columns = [c for c in columns if any(c in row and row[c] != "" for row in table)]
         text += f"\n### {group.title}\n\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n"
-        for row in found:
+        for row in table:
             text += f"| {' | '.join(cell(row[c]) if c in row else '' for c in columns)} |\n"
         for contestant in limits(run):
             turns, facts = run.of(group, contestant.name), run.facts(group, contestant.name)
@@ -518,7 +520,7 @@ def main():
         tables.append((group, rows(run, group)))
         # Written after every group, so that results can be read while the rest is measured.
         (run.out / "peers.md").write_text(markdown(run, tables))
-        everything = [row for _, found in tables for row in found]
+        everything = [row for _, table in tables for row in table]
         write_csv(run.out / "peers.csv", everything, machine=machine(), threads=run.args.threads, batch=run.args.batch)
     print(f"\n{(run.out / 'peers.md').read_text()}\nwritten to {run.out / 'peers.csv'}")
 

@@ -46,21 +46,21 @@ def plans_of(model: Any, text: str, rates: Sequence[float]) -> dict[str, reducti
     Raises:
       UserError: it can follow none.
     """
-    found: dict[float, reduction.Plan] = {}
+    by_rate: dict[float, reduction.Plan] = {}
     refused: list[UserError] = []
     for rate in rates:
         try:
             plan = reduction.Plan.from_text(text, keep_rate=rate)
             reduction.apply(model, plan, rngs=nnx.Rngs(0))
-            found[rate] = plan
+            by_rate[rate] = plan
         except UserError as error:
             refused.append(error)
             print(f"{text} at {rate:g}: left out. {error}")
-    if not found:
+    if not by_rate:
         raise refused[0]
-    if len(set(found.values())) == 1 and not refused:
-        return {text: found[rates[0]]}  # there is one rate, or the plan says how much it removes
-    return {named(text, rate, rates): plan for rate, plan in found.items()}
+    if len(set(by_rate.values())) == 1 and not refused:
+        return {text: by_rate[rates[0]]}  # there is one rate, or the plan says how much it removes
+    return {named(text, rate, rates): plan for rate, plan in by_rate.items()}
 
 
 def measured(args: argparse.Namespace, model: Any, batch: int) -> list[dict[str, Any]]:
@@ -68,11 +68,11 @@ def measured(args: argparse.Namespace, model: Any, batch: int) -> list[dict[str,
     plans: dict[str, reduction.Plan] = {}
     for text in args.methods:
         plans |= plans_of(model, text, args.keep_rate)
-    made = contestants(model, plans)
+    by_name = contestants(model, plans)
     if args.smaller:
-        made |= on_smaller_images(made)
+        by_name |= on_smaller_images(by_name)
     turns: dict[str, Callable[[], object]] = {
-        name: Runner(each.model, random_images(each.model, batch)) for name, each in made.items()
+        name: Runner(contestant.model, random_images(contestant.model, batch)) for name, contestant in by_name.items()
     }
     if args.torch:
         import torch_baseline
@@ -86,16 +86,18 @@ def measured(args: argparse.Namespace, model: Any, batch: int) -> list[dict[str,
             )
     timed = interleaved(turns, args.rounds)
     seconds = {name: statistics.median(turn.wall for turn in of_name) for name, of_name in timed.items()}
-    gflops = {name: contestant.gflops() for name, contestant in made.items()}
+    gflops = {name: contestant.gflops() for name, contestant in by_name.items()}
     rows = []
-    for name in made:
-        theirs = seconds.get(f"{name}, PyTorch")
-        network = made[name].model
+    for name in by_name:
+        torch_seconds = seconds.get(f"{name}, PyTorch")
+        network = by_name[name].model
         shape = {"image size": network.patch_embed.img_size[0], "patches": network.num_patches, "batch": batch}
         row = {"method": name, **shape, "GFLOPs": gflops[name], "milliseconds": 1000 * seconds[name]}
         (kept,) = Table([promise(name, seconds, gflops, speed_up(timed[DENSE], timed[name]))]).flat()
         word = kept.pop("verdict")
-        rows.append({**row, **kept, "x PyTorch": theirs / seconds[name] if theirs else "", "verdict": word})
+        rows.append(
+            {**row, **kept, "x PyTorch": torch_seconds / seconds[name] if torch_seconds else "", "verdict": word}
+        )
     return rows
 
 

@@ -156,9 +156,9 @@ def sizes(name):
     """Returns the sizes of the network `name` in `jaxprune.models`, under the names used here."""
     from jaxprune import models
 
-    ours = models.arguments(name)
+    arguments = models.arguments(name)
     names = {"img_size": "img", "patch_size": "patch", "embed_dim": "dim", "depth": "depth", "num_heads": "heads"}
-    return {theirs: ours[own] for own, theirs in names.items()}
+    return {torch_name: arguments[argument] for argument, torch_name in names.items()}
 
 
 def inference(batch, method="", num_keep=(), dtype=None, **sizes):

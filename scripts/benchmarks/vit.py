@@ -109,13 +109,13 @@ def main():
     seconds = interleaved_medians(contestants, args.rounds)
     rows = []
     for name, value in seconds.items():
-        theirs = seconds.get(f"{name}, PyTorch")
+        torch_seconds = seconds.get(f"{name}, PyTorch")
         rows.append(
             {
                 "what": name,
                 "milliseconds": round(1000 * value, 1),
                 "images_per_second": round(args.batch / value, 2),
-                "speed_to_pytorch": round(theirs / value, 3) if theirs else "",
+                "speed_to_pytorch": round(torch_seconds / value, 3) if torch_seconds else "",
             }
         )
     same = {"model": args.model, "batch": args.batch, "dtype": args.dtype}

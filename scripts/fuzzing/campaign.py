@@ -98,11 +98,11 @@ def main() -> None:
             outcome = attacks.run(attack(Path(folder), max(round(args.share * count), 1), args.seed))
         ended = outcome.cases, outcome.refused, len(outcome.raw), len(outcome.unnoticed)
         rows.append(Row(kind, *ended, outcome.longest, outcome.seconds, outcome.megabytes))
-        found = [f"{kind}: raw: {what}" for what in outcome.raw]
-        found += [f"{kind}: unnoticed: {what}" for what in outcome.unnoticed]
-        harmed += found
+        problems = [f"{kind}: raw: {case}" for case in outcome.raw]
+        problems += [f"{kind}: unnoticed: {case}" for case in outcome.unnoticed]
+        harmed += problems
         ended_in = f"{kind}: {outcome.cases} cases in {time.monotonic() - start:.0f} s"
-        print(*found, ended_in, sep="\n", file=sys.stderr, flush=True)
+        print(*problems, ended_in, sep="\n", file=sys.stderr, flush=True)
         Table(rows).write_csv(args.out)
     print(Table(rows).text(ends=False))
     print(*harmed, sep="\n")

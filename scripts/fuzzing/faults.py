@@ -67,7 +67,7 @@ class Row:
     unheeded: int = column("gone on")
     raw: int = column("raw")
     lost: int = column("lost")
-    other: int = column("other numbers")
+    mismatches: int = column("other numbers")
     seconds: float = column("slowest, s")
 
 
@@ -210,10 +210,10 @@ def harmed(before: Path, now: Path) -> str:
     return ""
 
 
-def equal(folder: Path, other: Path) -> bool:
+def equal(folder: Path, copy: Path) -> bool:
     """Whether two directories hold the same files with the same bytes."""
-    names = [{str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()} for root in (folder, other)]
-    _, differing, missing = filecmp.cmpfiles(folder, other, list(names[0] | names[1]), shallow=False)
+    names = [{str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()} for root in (folder, copy)]
+    _, differing, missing = filecmp.cmpfiles(folder, copy, list(names[0] | names[1]), shallow=False)
     return not differing and not missing
 
 
@@ -277,13 +277,13 @@ def scene(name: str, process: Process, work: Path, every: int, note: Callable[[s
             after = process.run("numbers", str(run)) if again.status == "done" else again
             if step or after.status != "done" or expected.keys() ^ after.result.keys():
                 counts["lost"] += 1
-                what = after.result if after.status != "done" else expected.keys() ^ after.result.keys()
-                note(f"lost: {place}: checkpoint {step or '-'}; {what}; at first {ended.status} {ended.result}")
+                reason = after.result if after.status != "done" else expected.keys() ^ after.result.keys()
+                note(f"lost: {place}: checkpoint {step or '-'}; {reason}; at first {ended.status} {ended.result}")
             elif differing := [key for key in expected if expected[key] != after.result[key]]:
-                counts["other"] += 1
+                counts["mismatches"] += 1
                 note(f"other: {place}: {differing}; at first {ended.status} {ended.result}")
     shutil.rmtree(run)
-    ends = (counts[key] for key in ("kills", "faults", "refused", "done", "harm", "lost", "other"))
+    ends = (counts[key] for key in ("kills", "faults", "refused", "done", "harm", "lost", "mismatches"))
     return Row(name, len(calls), *ends, seconds=slowest)
 
 
@@ -347,7 +347,7 @@ def main() -> None:
         print(f"{row.scene}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         Table(table).write_csv(args.out)
     print(Table(table).text(ends=False))
-    sys.exit(any(row.raw or row.lost or row.other for row in table))
+    sys.exit(any(row.raw or row.lost or row.mismatches for row in table))
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class Row:
     late: int = column("after the end")
     ends: int = column("runs to the end")
     lost: int = column("lost")
-    other: int = column("other numbers")
+    mismatches: int = column("other numbers")
     seconds: float = column("undisturbed, s")
 
 
@@ -146,7 +146,7 @@ def measure(
             raise SystemExit(f"{command} undisturbed: {failed}")
         seconds = time.monotonic() - began
     expected, over = numbers(work / "whole"), time.monotonic() + most
-    folder, counts = work / "run", dict.fromkeys(("kills", "late", "ends", "lost", "other"), 0)
+    folder, counts = work / "run", dict.fromkeys(("kills", "late", "ends", "lost", "mismatches"), 0)
     moments = seconds
     while counts["kills"] < kills and time.monotonic() < over:
         shutil.rmtree(folder, ignore_errors=True)
@@ -167,7 +167,7 @@ def measure(
             counts["lost"] += 1
             note(f"lost: {command}: {failed}")
         elif differing := [name for name, value in numbers(folder).items() if expected.get(name) != value]:
-            counts["other"] += 1
+            counts["mismatches"] += 1
             note(f"other: {command}: {differing[:5]}")
     return Row(command, **counts, seconds=seconds)
 
@@ -208,7 +208,7 @@ def main() -> None:
         print(Table([row]).text(ends=False), file=sys.stderr, flush=True)
         Table(table).write_csv(args.out)
     print(Table(table).text(ends=False))
-    sys.exit(any(row.lost or row.other for row in table))
+    sys.exit(any(row.lost or row.mismatches for row in table))
 
 
 if __name__ == "__main__":

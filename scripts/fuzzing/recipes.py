@@ -34,8 +34,8 @@ ROOT = Path(__file__).parent.parent.parent
 SIZE, CLASSES = 48, 3
 RECIPES = (
     *(
-        f"configs/mim/imagenet_finetune.py:framework={framework}{more}"
-        for framework, more in (
+        f"configs/mim/imagenet_finetune.py:framework={framework}{options}"
+        for framework, options in (
             ("mae", ""),
             ("mae", ",size=large"),
             ("simmim", ""),

@@ -63,7 +63,7 @@ class Row:
     late: int = column("after the end")
     lost: int = column("lost")
     raw: int = column("raw")
-    other: int = column("other metrics")
+    mismatches: int = column("other metrics")
     seconds: float = column("slowest end, s")
 
 
@@ -166,18 +166,18 @@ def metrics(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob(METRICS))}
 
 
-def before(phase: str, phases: tuple[str, ...], whole: Path, folder: Path) -> None:
+def before(phase: str, phases: tuple[str, ...], source: Path, folder: Path) -> None:
     """Makes a directory what it was in an undisturbed run before a phase began."""
     shutil.rmtree(folder, ignore_errors=True)
     if phase == START:
         return
     later = set(phases[phases.index(phase) :])
     folder.mkdir()
-    for path in whole.iterdir():
+    for path in source.iterdir():
         if path.is_dir() and path.name not in later:
             shutil.copytree(path, folder / path.name)
     with contextlib.suppress(FileNotFoundError):  # tasks that only look at a run have none
-        shutil.copy(whole / workdirs.CONFIG, folder)
+        shutil.copy(source / workdirs.CONFIG, folder)
 
 
 def undisturbed(command: str, work: Path) -> dict[str, float]:
@@ -187,11 +187,11 @@ def undisturbed(command: str, work: Path) -> dict[str, float]:
         return json.loads((work / TIMES).read_text())
     run(config, work / "first")  # compiles
     with watching(work / RUN, phases) as times:
-        whole = run(config, work / RUN)
-    if whole.status or whole.raw:
-        raise SystemExit(f"{command} ended with status {whole.status} {whole.raw}:\n{whole.printed[-2000:]}")
+        ended = run(config, work / RUN)
+    if ended.status or ended.raw:
+        raise SystemExit(f"{command} ended with status {ended.status} {ended.raw}:\n{ended.printed[-2000:]}")
     (work / RUN).rename(work / "whole")  # its notes name the directory, in which the disturbed runs go on
-    times = {**times, END: whole.seconds}
+    times = {**times, END: ended.seconds}
     (work / TIMES).write_text(json.dumps(times))
     return times
 
@@ -225,7 +225,7 @@ def measure(command: str, only: Sequence[str], moments: int, finished: int, work
             if harm:
                 counts[harm] += 1
                 print(f"{harm}: {command}, {phase}, {number}: {ended.raw} {ended.printed[-900:]}", file=sys.stderr)
-        yield Row(command, phase, **counts, seconds=slowest)
+        yield Row(command, phase, *counts.values(), seconds=slowest)
 
 
 def main() -> None:
@@ -249,7 +249,7 @@ def main() -> None:
                 print(Table([row]).text(ends=False), file=sys.stderr, flush=True)
                 Table(rows).write_csv(args.out)
     print(Table(rows).text(ends=False))
-    sys.exit(any(row.lost or row.raw or row.other for row in rows))
+    sys.exit(any(row.lost or row.raw or row.mismatches for row in rows))
 
 
 if __name__ == "__main__":

@@ -169,17 +169,17 @@ class Process:
         self._pid = None
 
     def _start(self) -> None:
-        self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pid = os.fork()
         if self._pid == 0:
             self._channel.close()
             try:
-                self._serve(other)
+                self._serve(child_end)
             except BaseException:
                 traceback.print_exc()
             finally:
                 os._exit(1)
-        other.close()
+        child_end.close()
         _, descriptors, _, _ = socket.recv_fds(self._channel, 1, 1)
         if not descriptors:
             raise OSError("the kernel gives no notice of the calls of a process")
@@ -228,10 +228,10 @@ class Process:
             raise
         number, thread, _, call, _, _, *arguments = _NOTICE.unpack(notice)
         refusal = 0
-        seen = self._call(thread, call, arguments)
-        if seen is not None:
-            calls.append(seen)
-            answer = fault(len(calls), seen) if fault else None
+        file_call = self._call(thread, call, arguments)
+        if file_call is not None:
+            calls.append(file_call)
+            answer = fault(len(calls), file_call) if fault else None
             if answer == KILL:
                 return True
             refusal = answer or 0

@@ -100,13 +100,13 @@ def main() -> None:
         work = Path(temporary)
         for index, python in enumerate(versions):
             finish(command(python, args.config, work / f"whole_{index}"))
-        whole = {python: losses(work / f"whole_{index}") for index, python in enumerate(versions)}
+        references = {python: losses(work / f"whole_{index}") for index, python in enumerate(versions)}
         for index, order in enumerate((args.pythons, args.pythons[::-1])):
             kills = turns(order, args.config, work / f"turns_{index}")
-            ours, expected = losses(work / f"turns_{index}"), whole[order[-1]]
-            if ours.keys() != expected.keys():
-                sys.exit(f"{len(ours)} lines of metrics instead of {len(expected)}.")
-            difference = max(abs(ours[key] - expected[key]) for key in expected)
+            run_losses, expected = losses(work / f"turns_{index}"), references[order[-1]]
+            if run_losses.keys() != expected.keys():
+                sys.exit(f"{len(run_losses)} lines of metrics instead of {len(expected)}.")
+            difference = max(abs(run_losses[key] - expected[key]) for key in expected)
             table.append(Row("; ".join(versions[python] for python in order), kills, len(expected), difference))
     print(Table(table).text(ends=False))
     sys.exit(any(row.difference > _TOLERANCE for row in table))

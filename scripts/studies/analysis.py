@@ -62,25 +62,25 @@ def run():
         parser.error("--path DIR, the folder of the images, is required")
     log_to_terminal()
 
-    known = reduction.methods()
+    methods = reduction.methods()
     names = args.methods or [name for name in reduction.standalone() if name != "random"]
-    learned = [name for name in names if args.tune_all or known[name].published is not None]
+    learned = [name for name in names if args.tune_all or methods[name].published is not None]
     learned += ["random"] * args.tune_all
-    dense, others = [], []
+    dense, runs = [], []
     for width in args.widths:
-        own = trained(args, args.out / f"dense-{width}", width=width, epochs=args.epochs)
-        dense.append(own)
+        baseline = trained(args, args.out / f"dense-{width}", width=width, epochs=args.epochs)
+        dense.append(baseline)
         for method in learned:
             for rate in args.rates:
                 folder = args.out / f"{method}-{rate:g}-{width}"
-                options = {"width": width, "run": own, "method": method, "keep_rate": rate, "epochs": args.tune}
+                options = {"width": width, "run": baseline, "method": method, "keep_rate": rate, "epochs": args.tune}
                 try:
-                    others.append(trained(args, folder, **options))
+                    runs.append(trained(args, folder, **options))
                 except UserError as error:
                     print(f"{method} at {rate}: skipped. {error}")
     config = main.load_config(ANALYSE)
     locations = main.load_config(f"{SMALL}:data={args.data}{',smoke' * args.smoke}").reduction.reduction_loc
-    config.update(run=dense[0], networks=(*dense[1:], *others), keep_rates=tuple(args.rates))
+    config.update(run=dense[0], networks=(*dense[1:], *runs), keep_rates=tuple(args.rates))
     config.update(plans=tuple(name for name in names if name not in learned) or ("random",))
     config.update(num_images=args.images, batch_size=args.batch, reduction_loc=tuple(locations))
     config.update(more_data=tuple(args.more_data))

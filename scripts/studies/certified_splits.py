@@ -99,9 +99,9 @@ def row(population: Population, alpha: float, args: argparse.Namespace) -> dict[
         for result in splits(population, alpha, args):
             results.append(result)
             bar.update(1)
-    chosen, worst, costs = np.array(results).T
+    choice_risks, worst, costs = np.array(results).T
     allowed = args.splits * args.delta + 2 * np.sqrt(args.splits * args.delta * (1 - args.delta))
-    violations = [int((risks > alpha).sum()) for risks in (chosen, worst)]
+    violations = [int((risks > alpha).sum()) for risks in (choice_risks, worst)]
     return {
         "alpha": alpha,
         "delta": args.delta,
@@ -111,7 +111,7 @@ def row(population: Population, alpha: float, args: argparse.Namespace) -> dict[
         "any step above alpha": violations[1],
         "allowed, delta + 2 sigma": float(allowed),
         "holds": "yes" if max(violations) <= allowed else "no",
-        "mean risk": float(chosen.mean()),
+        "mean risk": float(choice_risks.mean()),
         "cost of the last exit": float(np.mean(costs) / population.costs[-1]),
     }
 

@@ -106,7 +106,7 @@ def measure(args: argparse.Namespace, arm: str, seed: int) -> dict[str, float]:
 
 def pairs(arms: list[str]) -> list[tuple[str, str]]:
     """Returns which arm to subtract from which."""
-    return [(arm, other) for number, other in enumerate(arms) for arm in arms[number + 1 :]]
+    return [(arm, baseline) for number, baseline in enumerate(arms) for arm in arms[number + 1 :]]
 
 
 @command
@@ -129,8 +129,8 @@ def run():
     compile_cache.enable("")
     args.out.mkdir(parents=True, exist_ok=True)
 
-    found = study.over_seeds(args.arms, args.seeds, lambda arm, seed: measure(args, arm, seed))
-    means, differences = study.intervals(found, "training"), study.paired(found, pairs(args.arms))
+    results = study.over_seeds(args.arms, args.seeds, lambda arm, seed: measure(args, arm, seed))
+    means, differences = study.intervals(results, "training"), study.paired(results, pairs(args.arms))
     tables = {"dense_pretraining": means, "differences": differences}
     title = f"The built-in scenes, {args.task}, {args.minutes:g} minutes of steps each"
     with study.published(args.out, title, "Equal time", tables) as section:
@@ -141,10 +141,12 @@ def run():
         name = next(iter(TASKS[args.task].scores))
         errors = {row["training"]: row[f"± {name}"] for row in means if row[f"± {name}"] == row[f"± {name}"]}
         plot = plots.bar_plot({row["training"]: row[name] for row in means}, errors, xlabel=name, spec=".3f")
-        section.figure(plot, f"{name}; {study.meaning(found)}.")
-        section.table(study.merged(means), caption=f"Means; {study.meaning(found)}.", formats=".3g")
+        section.figure(plot, f"{name}; {study.meaning(results)}.")
+        section.table(study.merged(means), caption=f"Means; {study.meaning(results)}.", formats=".3g")
         if differences:
-            section.table(study.merged(differences), caption=f"Paired by seed; {study.meaning(found)}.", formats=".3g")
+            section.table(
+                study.merged(differences), caption=f"Paired by seed; {study.meaning(results)}.", formats=".3g"
+            )
 
 
 if __name__ == "__main__":

@@ -21,15 +21,15 @@ def steps_within(minutes: float, config: Config, name: str, out: Path) -> int:
       out: the folder of the study, which keeps the number, so that a study goes on with it elsewhere.
     """
     kept = out / "steps.json"
-    known = json.loads(kept.read_text()) if kept.exists() else {}
-    if (key := f"{name}, {minutes:g} minutes") not in known:
+    counts = json.loads(kept.read_text()) if kept.exists() else {}
+    if (key := f"{name}, {minutes:g} minutes") not in counts:
         config.steps = TIMED_STEPS
         commands.find(config.task)(config, out / "timed" / name)
         # Not the minutes of so short a run, which are not of its steps alone.
         a_step = json.loads((out / "timed" / name / TIMINGS).read_text())["step_seconds"]["last"]
-        known[key] = max(round(60 * minutes / a_step), 1)
-        kept.write_text(json.dumps(known))
-    return known[key]
+        counts[key] = max(round(60 * minutes / a_step), 1)
+        kept.write_text(json.dumps(counts))
+    return counts[key]
 
 
 def epochs_within(minutes: float, config: Config, name: str, out: Path) -> float:

@@ -54,20 +54,20 @@ def measure(args, seed: int) -> dict[str, dict[str, float]]:
     """Returns cost and accuracy of every network of a seed, at its exits and for the costs of the static ones."""
     networks = {name: trained(args, name, seed) for name in args.networks}
     static = [model.costs()[0] for model, _, _ in networks.values() if len(model.costs()) == 1]
-    found = {}
+    results = {}
     for name, (model, config, minutes) in networks.items():
         spent = measure_exits(model, inputs.eval_batches(config, inputs.source(config, "eval")), inputs.mesh(config))
         within = [cost for cost in static if model.costs()[0] < cost < model.costs()[-1]]
         for row in points(spent, within):
             arm = name if len(model.costs()) == 1 else f"{name}, {row.leaving}"
-            found[arm] = {"GMAC": row.cost[0], "accuracy": row.accuracy.value, "minutes": minutes}
-    return found
+            results[arm] = {"GMAC": row.cost[0], "accuracy": row.accuracy.value, "minutes": minutes}
+    return results
 
 
-def pairs(found: study.Found) -> list[tuple[str, str]]:
+def pairs(results: study.Found) -> list[tuple[str, str]]:
     """Returns which rows to subtract from which: the static network from thresholds for its cost."""
-    static = {f"for {found[name][0]['GMAC']:.4g} GMAC": name for name in found if ", " not in name}
-    return [(name, static[way]) for name in found if (way := name.partition(", ")[2]) in static]
+    static = {f"for {results[name][0]['GMAC']:.4g} GMAC": name for name in results if ", " not in name}
+    return [(name, static[way]) for name in results if (way := name.partition(", ")[2]) in static]
 
 
 @command
@@ -85,19 +85,21 @@ def run():
     log_to_terminal()
     args.out.mkdir(parents=True, exist_ok=True)
 
-    found: dict[str, list[dict[str, float]]] = {}
+    results: dict[str, list[dict[str, float]]] = {}
     for seed in range(args.seeds):
         for arm, values in measure(args, seed).items():
-            found.setdefault(arm, []).append(values)
+            results.setdefault(arm, []).append(values)
             print(f"{arm}, seed {seed}: {', '.join(f'{k} {v:.4g}' for k, v in values.items())}", flush=True)
-    rows, differences = study.intervals(found, "network"), study.paired(found, pairs(found))
+    rows, differences = study.intervals(results, "network"), study.paired(results, pairs(results))
     title = f"Exits and static networks, {args.minutes:g} minutes each, {args.seeds} seeds"
     tables = {"study_exits": rows, "study_exits_paired": differences}
     with study.published(args.out, title, "Accuracy against cost", tables) as section:
-        caption = f"Cost of an image, in 10⁹ multiply-accumulates, and held-out accuracy; {study.meaning(found)}."
+        caption = f"Cost of an image, in 10⁹ multiply-accumulates, and held-out accuracy; {study.meaning(results)}."
         section.table(study.merged(rows), caption=caption)
         if differences:
-            section.table(study.merged(differences), caption=f"At equal cost, paired by seed; {study.meaning(found)}.")
+            section.table(
+                study.merged(differences), caption=f"At equal cost, paired by seed; {study.meaning(results)}."
+            )
         series: dict[str, tuple[list[float], list[float]]] = {}
         for row in rows:
             costs, accuracies = series.setdefault(row["network"].partition(", ")[0], ([], []))

@@ -74,8 +74,8 @@ def programs(arguments, throw_ratios):
     def gradients(parts):
         return jax.jit(lambda weights, images, draws: loss_gradients(parts, weights, images, **draws))
 
-    whole = framework(arguments, reconstruction="full", throw_ratio=0.0)
-    return gradients(whole), {key: gradients(framework(arguments, **changes)) for key, changes in settings.items()}
+    mae = framework(arguments, reconstruction="full", throw_ratio=0.0)
+    return gradients(mae), {key: gradients(framework(arguments, **changes)) for key, changes in settings.items()}
 
 
 def randomness(arguments, batches, seed):
@@ -93,9 +93,9 @@ def randomness(arguments, batches, seed):
 def measure(of_mae, of_methods, weights, batches, draws):
     """Returns {(method, throw ratio): for each batch, the gap of all parameters and that of the encoder}."""
     drawn = list(zip(batches, draws, strict=True))
-    references = [of_mae(weights, *both) for both in drawn]
+    references = [of_mae(weights, *pair) for pair in drawn]
     return {
-        key: [gaps(gradients(weights, *both), reference) for both, reference in zip(drawn, references, strict=True)]
+        key: [gaps(gradients(weights, *pair), reference) for pair, reference in zip(drawn, references, strict=True)]
         for key, gradients in of_methods.items()
     }
 
@@ -186,10 +186,10 @@ def of_arguments(args):
     return arguments, sources[0], held_out(sources[1], Preprocessing((args.img_size, args.img_size)), args)
 
 
-def table(step, found):
+def table(step, measurement):
     """Returns the rows of one measurement, averaged over the batches."""
     rows = []
-    for (method, throw_ratio), per_batch in found.items():
+    for (method, throw_ratio), per_batch in measurement.items():
         row = {"step": step, "method": method, "throw_ratio": throw_ratio}
         for part, values in zip(("", "encoder_"), np.array(per_batch, np.float64).transpose(1, 2, 0), strict=True):
             distance, norm, cosine = values

@@ -49,8 +49,8 @@ ON_IMAGENET = {**GRID, "base_lr": (0.001,), "lr_norm": (1024,), "backbone_scale"
 
 def fine_tuned(args, folder: Path, method: str, keep_rate: float, settings: dict) -> float:
     """Returns the held-out accuracy or mAP of one fine-tuning run; a finished run is read instead of repeated."""
-    file, _, given = args.config.partition(":")
-    text = ",".join(filter(None, [given, f"method={method}", f"keep_rate={keep_rate}", *["smoke"] * args.smoke]))
+    file, _, arguments = args.config.partition(":")
+    text = ",".join(filter(None, [arguments, f"method={method}", f"keep_rate={keep_rate}", *["smoke"] * args.smoke]))
     config = main.load_config(f"{file}:{text}")
     with config.unlocked():
         config.update_from_flattened_dict(dict(args.set))
@@ -58,8 +58,8 @@ def fine_tuned(args, folder: Path, method: str, keep_rate: float, settings: dict
         if method == "dynamicvit" and not config.teacher:
             config.teacher = config.run
     name = "-".join(f"{key}={value:g}" for key, value in settings.items())
-    found = commands.find("finetune")(config, folder / f"{method or 'dense'}-{keep_rate:g}" / name)
-    return found["map"] if "map" in found else found["accuracy"]
+    summary = commands.find("finetune")(config, folder / f"{method or 'dense'}-{keep_rate:g}" / name)
+    return summary["map"] if "map" in summary else summary["accuracy"]
 
 
 def stem(config: str) -> str:
@@ -70,8 +70,8 @@ def stem(config: str) -> str:
 def points(args) -> list[dict]:
     """Returns the settings of every point of the grid."""
     grid = dict(args.grid) or (ON_IMAGENET if stem(args.config) == "imagenet" else GRID)
-    values = [each if isinstance(each, tuple) else (each,) for each in grid.values()]
-    return [dict(zip(grid, chosen, strict=True)) for chosen in itertools.product(*values)]
+    values = [entry if isinstance(entry, tuple) else (entry,) for entry in grid.values()]
+    return [dict(zip(grid, point, strict=True)) for point in itertools.product(*values)]
 
 
 def searched(args) -> list[dict]:
@@ -91,12 +91,14 @@ def searched(args) -> list[dict]:
 
 def best(rows: list[dict]) -> list[dict]:
     """Returns the best row of each method and keep rate, with its margin over the worst."""
-    found = []
+    best_rows = []
     for arm in dict.fromkeys((row["method"], row["keep rate"]) for row in rows):
-        own = [row for row in rows if (row["method"], row["keep rate"]) == arm]
-        top = max(own, key=lambda row: row["value"])
-        found.append({**top, "above the worst": top["value"] - min(row["value"] for row in own), "runs": len(own)})
-    return found
+        runs = [row for row in rows if (row["method"], row["keep rate"]) == arm]
+        top = max(runs, key=lambda row: row["value"])
+        best_rows.append(
+            {**top, "above the worst": top["value"] - min(row["value"] for row in runs), "runs": len(runs)}
+        )
+    return best_rows
 
 
 def compared(args) -> list[dict]:
@@ -105,13 +107,16 @@ def compared(args) -> list[dict]:
     dense = dict(args.baseline) or baseline(args.data)
     for method, rate in itertools.product(args.methods, args.rates):
         try:
-            own = fine_tuned(args, args.out / "imagenet", method, rate, on_imagenet(method, rate))
-            other = fine_tuned(args, args.out / "baseline", method, rate, dense)
+            imagenet_score = fine_tuned(args, args.out / "imagenet", method, rate, on_imagenet(method, rate))
+            baseline_score = fine_tuned(args, args.out / "baseline", method, rate, dense)
         except UserError as error:
             print(f"{method} at {rate:g}: skipped. {error}")
             continue
-        better = {"better": "I" if own > other else "D", "in the paper": in_paper(args.data, method, rate)}
-        rows.append({"method": method, "keep rate": rate, "I": own, "D": other, **better})
+        better = {
+            "better": "I" if imagenet_score > baseline_score else "D",
+            "in the paper": in_paper(args.data, method, rate),
+        }
+        rows.append({"method": method, "keep rate": rate, "I": imagenet_score, "D": baseline_score, **better})
     return rows
 
 

@@ -61,10 +61,10 @@ def pruned(args, network, seed):
     return {f"{row['scorer']} {float(row['keep rate']):g}": float(row["accuracy"]) for row in rows}
 
 
-def table(found, scorers, rates):
+def table(results, scorers, rates):
     """Returns a row for each network and scorer: accuracy by keep rate, and half the width of its 95 % interval."""
     rows = []
-    for means in study.intervals(found, "network"):
+    for means in study.intervals(results, "network"):
         for scorer in scorers:
             row = {"network": means["network"], "scorer": scorer}
             for name, rate in ((f"{DENSE} 1", 1.0), *((f"{scorer} {rate:g}", rate) for rate in rates)):
@@ -94,17 +94,19 @@ def run():
         args.scorers, args.keep_rates, args.images = ["random", "centre"], [0.5], 12
     log_to_terminal()
     rates = sorted({*args.keep_rates, 0.5}, reverse=True)  # pruning always includes 0.5
-    found = study.over_seeds(args.networks, args.seeds, lambda network, seed: pruned(args, network, seed))
-    rows = table(found, args.scorers, rates)
+    results = study.over_seeds(args.networks, args.seeds, lambda network, seed: pruned(args, network, seed))
+    rows = table(results, args.scorers, rates)
     title = f"Hierarchical networks on {args.data}, pruned without fine-tuning, {args.seeds} seeds"
     with study.published(args.out, title, "Accuracy by keep rate", {"study_hierarchical": rows}) as section:
-        section.table(rows, caption=f"Held-out accuracy by keep rate; {study.meaning(found)}.", formats=".3g")
+        section.table(rows, caption=f"Held-out accuracy by keep rate; {study.meaning(results)}.", formats=".3g")
         for network in args.networks:
-            own = [row for row in rows if row["network"] == network]
-            series = {row["scorer"]: ([1.0, *rates], [row[f"{rate:g}"] for rate in (1.0, *rates)]) for row in own}
-            at = [row["0.5"] for row in own]
+            network_rows = [row for row in rows if row["network"] == network]
+            series = {
+                row["scorer"]: ([1.0, *rates], [row[f"{rate:g}"] for rate in (1.0, *rates)]) for row in network_rows
+            }
+            at = [row["0.5"] for row in network_rows]
             plot = plots.line_plot(series, "keep rate", "held-out accuracy", shares=True)
-            caption = f"{network}: {min(at):.1%} to {max(at):.1%} at keep rate 0.5; dense, {own[0]['1']:.1%}."
+            caption = f"{network}: {min(at):.1%} to {max(at):.1%} at keep rate 0.5; dense, {network_rows[0]['1']:.1%}."
             section.figure(plot, f"{caption}{plots.cut_note(plot)}")
 
 

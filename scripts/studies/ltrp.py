@@ -31,10 +31,10 @@ LEARNING = "ltrp, learning"
 
 def arguments(args, name, seed):
     """Returns the arguments after the colon of the config of one classifier."""
-    own = {DENSE: "scorer=", LEARNING: "scorer=ltrp,train_scorer"}.get(name, f"scorer={name}")
+    scorer = {DENSE: "scorer=", LEARNING: "scorer=ltrp,train_scorer"}.get(name, f"scorer={name}")
     shared = {"data": args.data, "path": args.path, "ranker": args.ranker, "keep_rate": args.keep_rate}
     smoke = ["smoke"] if args.smoke else []
-    return ",".join([own, f"seed={seed}", f"epochs={args.epochs}", *smoke, *(f"{k}={v}" for k, v in shared.items())])
+    return ",".join([scorer, f"seed={seed}", f"epochs={args.epochs}", *smoke, *(f"{k}={v}" for k, v in shared.items())])
 
 
 def workdir(args, name, seed):
@@ -63,15 +63,15 @@ def run():
     args = parser.parse_args()
     log_to_terminal()
     names = [DENSE, *args.scorers, *([LEARNING] if "ltrp" in args.scorers else [])]
-    found = study.over_seeds(names, args.seeds, lambda name, seed: measure(args, name, seed))
-    rows = study.intervals(found, "patches by")
+    results = study.over_seeds(names, args.seeds, lambda name, seed: measure(args, name, seed))
+    rows = study.intervals(results, "patches by")
     for row in rows:
         # Without the cost of the scorer.
         model = checkpoints.load_model(workdir(args, row["patches by"], 0))
         row["GFLOPs"] = flops.of_model(model).total / 1e9
-    dense, *others = rows
-    bars = {row["patches by"]: row["accuracy"] for row in others}
-    errors = {row["patches by"]: row["±"] for row in others if row["±"] == row["±"]}
+    dense, *scorer_rows = rows
+    bars = {row["patches by"]: row["accuracy"] for row in scorer_rows}
+    errors = {row["patches by"]: row["±"] for row in scorer_rows if row["±"] == row["±"]}
     plot = plots.bar_plot(
         bars,
         errors,
@@ -81,17 +81,17 @@ def run():
         limits=(0.0, 1.0),
     )
     around = lambda row: Interval(row["accuracy"], row["accuracy"] - row["±"], row["accuracy"] + row["±"])
-    sentence = findings.finding({row["patches by"]: around(row) for row in others}, "accuracy", of="patches")
+    sentence = findings.finding({row["patches by"]: around(row) for row in scorer_rows}, "accuracy", of="patches")
     title = f"Classifiers on selected patches of {args.data}, keep rate {args.keep_rate}, {args.epochs} epochs"
     with study.published(args.out, title, "Equal training", {"study_ltrp": rows}) as section:
-        caption = f"Held-out accuracy, mean over the seeds; {study.meaning(found)}. GFLOPs do not include the scorer."
+        caption = f"Held-out accuracy, mean over the seeds; {study.meaning(results)}. GFLOPs do not include the scorer."
         section.table(rows, caption=caption, formats=".3g")
         section.figure(
             plot,
             f"{sentence}; the dense network has {dense['accuracy']:.1%}. Error bars "
             "are 95 % intervals (Student's t) over the seeds.",
         )
-    print(study.meaning(found))
+    print(study.meaning(results))
 
 
 if __name__ == "__main__":

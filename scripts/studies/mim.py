@@ -117,7 +117,7 @@ def arms_of(args) -> dict[str, tuple[str, str]]:
 
 def pairs_of(args) -> list[tuple[str, str]]:
     """Returns the arms that are compared: variants of a framework, and newer ones with the first framework."""
-    pairs = [(f"{name} {one}", f"{name} {other}") for name in args.frameworks for one, other in COMPARED]
+    pairs = [(f"{name} {form}", f"{name} {baseline}") for name in args.frameworks for form, baseline in COMPARED]
     for name in args.newer:
         arms = [f"{name} {form}" for form in NEWER[name][3]]
         pairs += [(arms[1], arms[0])] if len(arms) > 1 else []
@@ -170,8 +170,8 @@ def pretraining(args, name, form, seed, epochs=None):
     if name == "greenmim":
         shape = {"patch_size": 4, "depths": (1, 1), "num_heads": (1, 2), "window_size": 3} if args.smoke else {}
         settings = {**settings, **shape, "encoder": ""}
-    known = {"name", "encoder"} | mim.argument_names(cls)
-    config.mim = {key: value for key, value in settings.items() if key in known and value is not None}
+    arguments = {"name", "encoder"} | mim.argument_names(cls)
+    config.mim = {key: value for key, value in settings.items() if key in arguments and value is not None}
     for network in cls.networks:
         config[network] = {
             "run": str(args.out / f"{args.frameworks[0]} full-0" / "pretrain"),
@@ -258,8 +258,8 @@ def full_mask_loss(run, config) -> float:
     arrays = {"params": load_params(run), "fixed": parts.rest}
     forward = Forward(reconstruction.losses(parts, inputs.preprocessing(config)), arrays)
     batches = inputs.eval_batches(config, inputs.source(config, "eval"))
-    (found,) = run_over(batches, {"model": forward}, [Averages("model")], inputs.mesh(config))
-    return found["loss"]
+    (averages,) = run_over(batches, {"model": forward}, [Averages("model")], inputs.mesh(config))
+    return averages["loss"]
 
 
 def classified(args, network, config) -> dict[str, float]:
@@ -267,13 +267,13 @@ def classified(args, network, config) -> dict[str, float]:
     sets = []
     for split_name in ("train", "eval"):
         examples = Sample(inputs.source(config, split_name, in_memory=False), 16 if args.smoke else args.probed)
-        found, columns = run_over(
+        outputs, columns = run_over(
             inputs.eval_batches(config, examples),
             {"model": features(network, ("patches",))},
             [Stacked("model", ("label", "index"))],
             inputs.mesh(config),
         )[0]
-        vectors = {"mean patch": np.asarray(found["patches"], np.float32).mean((1, 2))}
+        vectors = {"mean patch": np.asarray(outputs["patches"], np.float32).mean((1, 2))}
         sets.append(Labelled(columns["index"], columns["label"], vectors))
     train, held_out = sets
     rows = probe(train, held_out, examples.num_classes, neighbours=20).rows
@@ -289,8 +289,8 @@ def tuned(args, config, folder) -> dict[str, float]:
         under.update(severities=(3,), num_images=args.corrupted, batch_size=250)
     else:
         under.update(plans=(), corruptions=("fog",), severities=(1,))
-    found = run_task("robustness", under, folder / "robustness")
-    return {"fine-tuned": summary["accuracy"], "corrupted": found["corrupted"]}
+    robustness = run_task("robustness", under, folder / "robustness")
+    return {"fine-tuned": summary["accuracy"], "corrupted": robustness["corrupted"]}
 
 
 def measure(args, arm, seed, steps) -> dict[str, float]:
@@ -318,9 +318,9 @@ def measure(args, arm, seed, steps) -> dict[str, float]:
 def scratch(args, rate, seed, steps) -> dict[str, float]:
     """Returns the measures of training from scratch, for as long as pre-training and fine-tuning take together."""
     _, config = phases(args, seed)
-    own = args.tune_epochs + epochs_of(args, 60 * args.minutes, steps[SCRATCH], config)
+    epochs = args.tune_epochs + epochs_of(args, 60 * args.minutes, steps[SCRATCH], config)
     if not args.smoke:
-        config.epochs = own
+        config.epochs = epochs
     config.optimizer.update(base_lr=rate, layer_decay=1.0, warmup_epochs=0.1 * config.epochs)
     return tuned(args, config, args.out / f"{SCRATCH} {rate:g}-{seed}")
 
@@ -344,14 +344,14 @@ def learns(args, name, steps) -> dict[str, float]:
     }
 
 
-def best_rate(found) -> float | None:
+def best_rate(results) -> float | None:
     """Returns the best learning rate from scratch, by held-out accuracy of seed 0, which favours this baseline.
 
     None until all are measured.
     """
-    if any(f"{SCRATCH} {rate:g}-0" not in found for rate in SCRATCH_RATES):
+    if any(f"{SCRATCH} {rate:g}-0" not in results for rate in SCRATCH_RATES):
         return None
-    tried = {rate: found[f"{SCRATCH} {rate:g}-0"]["fine-tuned"] for rate in SCRATCH_RATES}
+    tried = {rate: results[f"{SCRATCH} {rate:g}-0"]["fine-tuned"] for rate in SCRATCH_RATES}
     return max(tried, key=lambda rate: tried[rate])
 
 
@@ -392,25 +392,25 @@ def work(args, pieces, publish) -> bool:
     return all(name in pieces.found for name, _ in all_of_them())
 
 
-def report(args, found, *, quiet) -> None:
+def report(args, results, *, quiet) -> None:
     """Writes tables and a report of the pieces measured so far, and prints the tables unless `quiet`."""
     seeds = range(args.seeds)
-    arms = {arm: [found[f"{arm}-{s}"] for s in seeds if f"{arm}-{s}" in found] for arm in arms_of(args)}
+    arms = {arm: [results[f"{arm}-{s}"] for s in seeds if f"{arm}-{s}" in results] for arm in arms_of(args)}
     arms = {arm: values for arm, values in arms.items() if values}
-    rate = best_rate(found)
+    rate = best_rate(results)
     if rate is not None:
-        own = [found[f"{SCRATCH} {rate:g}-{s}"] for s in seeds if f"{SCRATCH} {rate:g}-{s}" in found]
-        searched = [{"learning rate": r, **found[f"{SCRATCH} {r:g}-0"]} for r in SCRATCH_RATES]
+        scratch_runs = [results[f"{SCRATCH} {rate:g}-{s}"] for s in seeds if f"{SCRATCH} {rate:g}-{s}" in results]
+        searched = [{"learning rate": r, **results[f"{SCRATCH} {r:g}-0"]} for r in SCRATCH_RATES]
     else:
-        own, searched = [], []
+        scratch_runs, searched = [], []
     means = study.intervals(arms) if arms else []
-    if own and means:
+    if scratch_runs and means:
         # Training from scratch has no pre-training to measure.
-        means += [{**dict.fromkeys(means[0], float("nan")), **row} for row in study.intervals({SCRATCH: own})]
+        means += [{**dict.fromkeys(means[0], float("nan")), **row} for row in study.intervals({SCRATCH: scratch_runs})]
     differences = study.paired(arms, [pair for pair in pairs_of(args) if set(pair) <= arms.keys()])
-    others = [{"framework": name, **found[name]} for name in args.others if name in found]
-    times = [{"arm": arm, "ms per step": 1000 * seconds} for arm, seconds in found["step seconds"].items()]
-    tables = {"study_mim": means, "differences": differences, "scratch": searched, "others": others, "steps": times}
+    checks = [{"framework": name, **results[name]} for name in args.others if name in results]
+    times = [{"arm": arm, "ms per step": 1000 * seconds} for arm, seconds in results["step seconds"].items()]
+    tables = {"study_mim": means, "differences": differences, "scratch": searched, "others": checks, "steps": times}
     title = f"Masked pre-training on CIFAR-10, {args.minutes:g} minutes per arm"
     complete = {name: rows for name, rows in tables.items() if rows}
     with study.published(args.out, title, "Equal time", complete, quiet=quiet) as section:

@@ -73,8 +73,8 @@ class Features:
         pooled, patches = outputs[self._name]["pooled"], outputs[self._name]["patches"]
         rows = {"pooled": pooled} | ({"patches": patches.astype(np.float16)} if self._keep else {})
         if self._maps is not None:
-            others = self._maps[self._count : self._count + len(patches)]
-            rows["cosine"] = np.array([cosine(*both) for both in zip(patches, others, strict=True)])
+            references = self._maps[self._count : self._count + len(patches)]
+            rows["cosine"] = np.array([cosine(*pair) for pair in zip(patches, references, strict=True)])
         self._count += len(patches)
         for name, values in rows.items():
             self._found.setdefault(name, []).append(values)
@@ -101,8 +101,8 @@ def choose(folder: ImageFolder, train: int, test: int, seed: int) -> tuple[list[
 def batches(folder: ImageFolder, numbers: list[int], model: Any, batch_size: int):
     """Yields the pictures resized and cropped for the network, with pixels from 0 to 255, in batches of one size."""
     for start in range(0, len(numbers), batch_size):
-        shown = numbers[start : start + batch_size]
-        pictures = [read_image(folder.path(number), model.preprocessing) for number in shown]
+        chunk = numbers[start : start + batch_size]
+        pictures = [read_image(folder.path(number), model.preprocessing) for number in chunk]
         filled = pictures + pictures[-1:] * (batch_size - len(pictures))
         yield {"image": np.stack(filled), "valid": np.arange(batch_size) < len(pictures)}
 
@@ -147,10 +147,10 @@ def features(
     # Networks of one pass share what they compute alike; a study that is interrupted loses one pass.
     for start in range(0, len(missing), NETWORKS_A_PASS):
         names = missing[start : start + NETWORKS_A_PASS]
-        shown = batches(folder, numbers, networks[names[0]], batch_size)
+        pictures = batches(folder, numbers, networks[names[0]], batch_size)
         collectors = [Features(name, maps, keep=keep) for name in names]
         forwards = {name: forward(networks[name]) for name in names}
-        rows_of = run_over(shown, forwards, collectors, mesh, desc=", ".join(names))
+        rows_of = run_over(pictures, forwards, collectors, mesh, desc=", ".join(names))
         for name, rows in zip(names, rows_of, strict=True):
             places[name].parent.mkdir(parents=True, exist_ok=True)
             half = places[name].with_name(f"{places[name].name}.part")
@@ -178,7 +178,7 @@ def plans(
     """
     depth = len(model.sites())
     locations = tuple(depth * stage // 4 for stage in (1, 2, 3))
-    found = {}
+    candidates = {}
     for name in methods or (*reduction.untrained(), *ALSO):
         if name in reduction.methods() and name not in reduction.untrained():
             print(f"{name}: left out, it has parameters that were not trained with this network.")
@@ -187,15 +187,15 @@ def plans(
             try:
                 plan = reduction.Plan.from_text(name, keep_rate=rate, reduction_loc=locations)
                 reduction.apply(model, plan)
-                found[name, rate] = plan
+                candidates[name, rate] = plan
             except UserError as error:
                 print(f"{name} at {rate}: skipped. {error}")
-    for name, rate in [key for key in found if key[0] in every_block]:
-        if spread := in_every_block(model, found[name, rate]):
-            found[f"{name}, every block", rate] = spread
+    for name, rate in [key for key in candidates if key[0] in every_block]:
+        if spread := in_every_block(model, candidates[name, rate]):
+            candidates[f"{name}, every block", rate] = spread
         else:
             print(f"{name} at {rate}: no plan in every block has about its FLOPs.")
-    return found
+    return candidates
 
 
 def in_every_block(model: Any, plan: reduction.Plan) -> reduction.Plan | None:
@@ -212,37 +212,37 @@ def in_every_block(model: Any, plan: reduction.Plan) -> reduction.Plan | None:
     return nearest if abs(costs[nearest] / cost - 1) <= APART else None
 
 
-def paired(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+def paired(results: np.ndarray, baseline: np.ndarray) -> tuple[float, float]:
     """Returns the mean difference of two results per image, and half the width of its 95 % interval (normal)."""
-    difference = ours.astype(float) - theirs.astype(float)
+    difference = results.astype(float) - baseline.astype(float)
     return float(difference.mean()), float(1.96 * difference.std(ddof=1) / np.sqrt(len(difference)))
 
 
-def cosine(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Returns the mean cosine of those rows that are not zero in `ours`."""
-    ours, theirs = (values.reshape(-1, values.shape[-1]).astype(np.float32) for values in (ours, theirs))
-    there = np.any(ours != 0, axis=1)
-    a, b = ours[there], theirs[there]
+def cosine(vectors: np.ndarray, references: np.ndarray) -> float:
+    """Returns the mean cosine of those rows that are not zero in `vectors`."""
+    vectors, references = (values.reshape(-1, values.shape[-1]).astype(np.float32) for values in (vectors, references))
+    there = np.any(vectors != 0, axis=1)
+    a, b = vectors[there], references[there]
     return float(((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).mean())
 
 
 class Heads:
     """The linear head and the nearest-neighbour bank, fitted to the features of one network."""
 
-    def __init__(self, found: np.ndarray, labels: np.ndarray, num_classes: int):
-        self._features, self._labels = found, labels
-        self._linear: LinearHead = fit_linear_head(found, labels, num_classes)
+    def __init__(self, pooled: np.ndarray, labels: np.ndarray, num_classes: int):
+        self._features, self._labels = pooled, labels
+        self._linear: LinearHead = fit_linear_head(pooled, labels, num_classes)
 
-    def classes(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def classes(self, pooled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the classes of pictures by the linear head, and by their neighbours."""
-        return self._linear.classes(found), knn_classes(self._features, self._labels, found, k=NEIGHBOURS)
+        return self._linear.classes(pooled), knn_classes(self._features, self._labels, pooled, k=NEIGHBOURS)
 
 
 def row(
-    name: str, rate: float, found: dict, dense: dict, heads: Heads, labels: np.ndarray, cost: float
+    name: str, rate: float, outputs: dict, dense: dict, heads: Heads, labels: np.ndarray, cost: float
 ) -> dict[str, Any]:
     """Returns the row of the table for a plan, compared with the dense network."""
-    linear, near = heads.classes(found["pooled"])
+    linear, near = heads.classes(outputs["pooled"])
     linear_dense, near_dense = heads.classes(dense["pooled"])
     difference, half = paired(linear == labels, linear_dense == labels)
     return {
@@ -254,8 +254,8 @@ def row(
         "kNN": float((near == labels).mean()),
         "kNN - dense": paired(near == labels, near_dense == labels)[0],
         "agreement": float((linear == linear_dense).mean()),
-        "cosine, pooled": cosine(found["pooled"], dense["pooled"]),
-        "cosine, patches left": float(found["cosine"].mean()) if "cosine" in found else 1.0,
+        "cosine, pooled": cosine(outputs["pooled"], dense["pooled"]),
+        "cosine, patches left": float(outputs["cosine"].mean()) if "cosine" in outputs else 1.0,
         "GFLOPs": cost,
         RIGHT: linear == labels,
     }
@@ -273,15 +273,15 @@ def on_hard(rows: list[dict[str, Any]], smaller: list[np.ndarray]) -> None:
             entry |= HardScore.of(right, hard_images(smaller)).cells()
 
 
-def timed(models: dict[str, Any], shown: dict[str, jax.Array], rounds: int) -> dict[str, tuple[float, OverRounds]]:
+def timed(models: dict[str, Any], images: dict[str, jax.Array], rounds: int) -> dict[str, tuple[float, OverRounds]]:
     """Returns for each network its images/s and its speed relative to the dense network in the same round."""
-    turns = interleaved({name: Runner(model, shown[name], forward_only) for name, model in models.items()}, rounds)
+    turns = interleaved({name: Runner(model, images[name], forward_only) for name, model in models.items()}, rounds)
     seconds = {name: [turn.wall for turn in of_one] for name, of_one in turns.items()}
-    found = {}
-    for name, own in seconds.items():
-        ratio = OverRounds.of([dense / mine for dense, mine in zip(seconds[DENSE], own, strict=True)])
-        found[name] = (len(shown[name]) / float(np.median(own)), ratio)
-    return found
+    speeds = {}
+    for name, times in seconds.items():
+        ratio = OverRounds.of([dense / time for dense, time in zip(seconds[DENSE], times, strict=True)])
+        speeds[name] = (len(images[name]) / float(np.median(times)), ratio)
+    return speeds
 
 
 def forward_only(model: Any, images: Any) -> Any:
@@ -324,11 +324,11 @@ def run():
     heads = Heads(of_fitted["pooled"], labels[fitted], len(folder.class_names))
     dense = get({DENSE: model}, tested, keep=True)[DENSE]
     truth = labels[tested]
-    wanted = plans(model, RATES[2:3] if args.smoke else tuple(args.rates), args.methods, args.every_block)
-    networks = {f"{name} {rate}": reduction.apply(model, plan) for (name, rate), plan in wanted.items()}
+    candidates = plans(model, RATES[2:3] if args.smoke else tuple(args.rates), args.methods, args.every_block)
+    networks = {f"{name} {rate}": reduction.apply(model, plan) for (name, rate), plan in candidates.items()}
     rows = [row(DENSE, 1.0, dense, dense, heads, truth, contestant(model).gflops())]
     under_plans = get(networks, tested, maps=dense["patches"])
-    for (name, rate), text in zip(wanted, networks, strict=True):
+    for (name, rate), text in zip(candidates, networks, strict=True):
         cost = contestant(networks[text]).gflops()
         rows.append(row(name, rate, under_plans[text], dense, heads, truth, cost))
     on_smaller = []
@@ -340,8 +340,8 @@ def run():
     on_hard(rows, on_smaller)
     if args.rounds:
         networks = {DENSE: model, **networks}
-        shown = {name: a_batch(folder, tested[: args.batch_size // 2], network) for name, network in networks.items()}
-        speeds = timed(networks, shown, args.rounds)
+        images = {name: a_batch(folder, tested[: args.batch_size // 2], network) for name, network in networks.items()}
+        speeds = timed(networks, images, args.rounds)
         for entry, key in zip(rows, networks, strict=True):
             speed, ratio = speeds[key]
             entry |= {"images/s": speed, "speed-up": ratio.median, "lowest": ratio.low, "highest": ratio.high}
@@ -402,13 +402,13 @@ def publish(args, rows: list[dict[str, Any]], fitted: int, tested: int) -> None:
 def against_the_paper(rows: list[dict[str, Any]]) -> str:
     """Returns a sentence that compares the order of methods at keep rate .5 with the published one."""
     at_half = {entry["method"]: entry["linear"] for entry in rows if entry["keep rate"] == 0.5}
-    known = [method for method in at_half if method in DEIT_TINY_AT_HALF]
-    if len(known) < 3:
+    methods = [method for method in at_half if method in DEIT_TINY_AT_HALF]
+    if len(methods) < 3:
         return "Too few of the paper's methods to compare their order."
-    found: Any = stats.spearmanr([at_half[m] for m in known], [DEIT_TINY_AT_HALF[m] for m in known])
+    correlation: Any = stats.spearmanr([at_half[m] for m in methods], [DEIT_TINY_AT_HALF[m] for m in methods])
     return (
         "At keep rate .5 the rank correlation with the order of the paper (DeiT-T, fine-tuned, ImageNet) is "
-        f"{found.statistic:.2f} over {len(known)} methods."
+        f"{correlation.statistic:.2f} over {len(methods)} methods."
     )
 
 

@@ -33,11 +33,11 @@ class Pieces:
         Returns:
           False if less time is left than the longest piece took.
         """
-        with locked(self._path.parent / "locks" / name, wait=False) as own:
+        with locked(self._path.parent / "locks" / name, wait=False) as is_owner:
             self._read()
             if name in self.found:
                 return True
-            if not own:
+            if not is_owner:
                 print(f"{name}: another process is measuring it.", flush=True)
                 return True
             if time.monotonic() + self._longest > self._ends:

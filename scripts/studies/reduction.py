@@ -55,11 +55,11 @@ def off_the_shelf(args, config):
                 reduced[name, rate] = plan
             except UserError as error:
                 print(f"{name} at {rate}: skipped. {error}")
-    made = contestants(model, {f"{name} {rate}": plan for (name, rate), plan in reduced.items()})
+    networks = contestants(model, {f"{name} {rate}": plan for (name, rate), plan in reduced.items()})
     config.batch_size = 250
     config = inputs.with_data_of(args.run, model.preprocessing, config)
     batches = inputs.eval_batches(config, Sample(inputs.held_out(config, classifier), args.images))
-    (comparison,) = plans.compare(made, batches, inputs.mesh(config))
+    (comparison,) = plans.compare(networks, batches, inputs.mesh(config))
     names = {key: f"{key[0]} {key[1]}" for key in reduced} | {(DENSE, 1.0): DENSE}
     return {key: comparison.scores[name].accuracy.value for key, name in names.items()}
 
@@ -124,17 +124,17 @@ def run():
     dense = raw.pop((DENSE, 1.0))
     methods = sorted({name for name, _ in raw})
     curves = {name: {rate: raw[name, rate] for rate in RATES if (name, rate) in raw} for name in methods}
-    shelf = [{"method": name, **{f"{rate}": own.get(rate, "-") for rate in RATES}} for name, own in curves.items()]
+    shelf = [{"method": name, **{f"{rate}": curve.get(rate, "-") for rate in RATES}} for name, curve in curves.items()]
 
     arms = (DENSE, *(args.methods or (*PAPER, "random", *newer(args, small(args, "topk")))))
     epochs = {method: epochs_of(args, method) for method in arms}
-    found = study.over_seeds(arms, args.seeds, lambda method, seed: fine_tuned(args, method, seed, epochs[method]))
-    rows = sorted(study.intervals(found), key=lambda row: -row["accuracy"])
+    results = study.over_seeds(arms, args.seeds, lambda method, seed: fine_tuned(args, method, seed, epochs[method]))
+    rows = sorted(study.intervals(results), key=lambda row: -row["accuracy"])
     for row in rows:
         row["paper, DeiT-T"] = PAPER.get(row["method"], "-")
-    known = [row for row in rows if row["method"] in PAPER]
-    ours, theirs = ([row[column] for row in known] for column in ("accuracy", "paper, DeiT-T"))
-    correlation = f"Rank correlation with the published order: {spearman(ours, theirs):.2f}."
+    paper_rows = [row for row in rows if row["method"] in PAPER]
+    accuracies, published = ([row[column] for row in paper_rows] for column in ("accuracy", "paper, DeiT-T"))
+    correlation = f"Rank correlation with the published order: {spearman(accuracies, published):.2f}."
 
     length = f"{args.minutes:g} minutes each" if args.minutes else f"{args.epochs} epochs"
     title = f"Token reduction on {args.data}, {length}, {args.seeds} seeds"
@@ -143,27 +143,29 @@ def run():
         part = section.section("Off the shelf")
         part.text(f"Methods without parameters on a trained network with a dense accuracy of {dense:.1%}.")
         part.table(shelf, caption="Held-out accuracy by keep rate.", formats=".3g")
-        series = {name: (list(own), list(own.values())) for name, own in curves.items()}
+        series = {name: (list(curve), list(curve.values())) for name, curve in curves.items()}
         plot = plots.line_plot(series, "keep rate", "held-out accuracy", shares=True)
         part.figure(plot, f"{finding(curves, dense)}{plots.cut_note(plot)}")
         part = section.section("Fine-tuned at keep rate .5")
-        caption = f"Held-out accuracy, mean over the seeds; {study.meaning(found)}. Those of the paper are in percent."
+        caption = (
+            f"Held-out accuracy, mean over the seeds; {study.meaning(results)}. Those of the paper are in percent."
+        )
         part.text(correlation).table(rows, caption=caption, formats=".3g")
-    print(study.meaning(found))
+    print(study.meaning(results))
     print(f"Dense, not fine-tuned: {dense:.1%}. {correlation}")
 
 
 def finding(curves, dense):
     """Returns a sentence on the accuracies at the lowest keep rate, without a winner: they are of one network."""
-    rate = next(rate for rate in reversed(RATES) if any(rate in own for own in curves.values()))
-    at = [own[rate] for own in curves.values() if rate in own]
+    rate = next(rate for rate in reversed(RATES) if any(rate in curve for curve in curves.values()))
+    at = [curve[rate] for curve in curves.values() if rate in curve]
     return f"At keep rate {rate}, accuracies are {min(at):.1%} to {max(at):.1%}; the dense network has {dense:.1%}."
 
 
-def spearman(ours, theirs):
+def spearman(values, reference):
     """Returns the rank correlation of two lists; nan for fewer than two values."""
-    found: Any = stats.spearmanr(ours, theirs) if len(ours) > 1 else None
-    return math.nan if found is None else found.statistic
+    correlation: Any = stats.spearmanr(values, reference) if len(values) > 1 else None
+    return math.nan if correlation is None else correlation.statistic
 
 
 if __name__ == "__main__":

@@ -98,13 +98,13 @@ def with_exits(run: str, text: str) -> DToP:
     return reduction.apply(network, reduction.Plan("from_scores", keep_rate=1.0), scorer=opened)
 
 
-def tested(run: str, found: dict[str, Any], out: Path) -> dict[str, Tested]:
+def tested(run: str, by_name: dict[str, Any], out: Path) -> dict[str, Tested]:
     """Tests networks on the held-out images of a run, its own first; what was tested before is read."""
     place = lambda name: out / "tested" / f"{re.sub('[:/]|, ', '-', name)}.npz"
-    missing = {name: network for name, network in found.items() if not place(name).is_file()}
+    missing = {name: network for name, network in by_name.items() if not place(name).is_file()}
     if missing:
         config = recorded(run)
-        first = dict([next(iter(found.items()))])
+        first = dict([next(iter(by_name.items()))])
         outcomes = measure(
             dense_networks.arrays({**first, **missing}),
             inputs.source(config, "eval"),
@@ -112,30 +112,30 @@ def tested(run: str, found: dict[str, Any], out: Path) -> dict[str, Tested]:
             preprocessing(config),
             shared_inputs.mesh(config),
             batch_size=config.test.batch_size or config.batch_size,
-            sizes={name: one.preprocessing.img_size for name, one in {**first, **missing}.items()},
+            sizes={name: network.preprocessing.img_size for name, network in {**first, **missing}.items()},
             num_threads=config.data.num_threads,
         )
         place("x").parent.mkdir(parents=True, exist_ok=True)
         for name in missing:
-            one = outcomes[name]
-            cost = gflops_of(found[name], one.rows) if one.rows else gflops(found[name])
-            np.savez(place(name), **one.areas._asdict(), agreement=np.mean(one.agreement), gflops=cost)
+            outcome = outcomes[name]
+            cost = gflops_of(by_name[name], outcome.rows) if outcome.rows else gflops(by_name[name])
+            np.savez(place(name), **outcome.areas._asdict(), agreement=np.mean(outcome.agreement), gflops=cost)
     rows = {}
-    for name, network in found.items():
+    for name, network in by_name.items():
         with np.load(place(name)) as file:
             areas = Areas(*(file[field] for field in Areas._fields))
             rows[name] = Tested(network, areas, float(file["agreement"]), float(file["gflops"]))
     return rows
 
 
-def require_other_names(own: dict[str, Any], found: dict[str, Any], run: str) -> None:
+def require_other_names(additions: dict[str, Any], results: dict[str, Any], run: str) -> None:
     """Refuses a further run whose networks have names of those before: results are stored by name.
 
     Raises:
       UserError: there is such a name.
     """
-    if both := sorted(set(own) & set(found)):
-        raise UserError(f'--runs {run}: there is a "{both[0]}" before it: test this run alone, with another --out.')
+    if clashes := sorted(set(additions) & set(results)):
+        raise UserError(f'--runs {run}: there is a "{clashes[0]}" before it: test this run alone, with another --out.')
 
 
 def recorded(run: str) -> ConfigDict:
@@ -156,25 +156,27 @@ def run():
     parser.add_argument("--out", type=Path, default=Path("runs/segmentation_study"))
     args = parser.parse_args()
     log_to_terminal()
-    first, *others = args.runs
-    found = tested(first, networks_of(first, args), args.out)
-    for other in others:
-        own = own_network(other)
-        require_other_names(own, found, other)
-        found |= {name: one._replace(agreement=np.nan) for name, one in tested(other, own, args.out).items()}
-    dense = next(iter(found))
+    first, *rest = args.runs
+    results = tested(first, networks_of(first, args), args.out)
+    for folder in rest:
+        additions = own_network(folder)
+        require_other_names(additions, results, folder)
+        results |= {
+            name: result._replace(agreement=np.nan) for name, result in tested(folder, additions, args.out).items()
+        }
+    dense = next(iter(results))
     rows = []
-    for name, one in found.items():
-        spans, lost = intervals(one.areas), paired_intervals(one.areas, found[dense].areas)
-        row = {"network": name, "GFLOPs": one.gflops, "mIoU": spans.mean_iou.value}
+    for name, result in results.items():
+        spans, lost = intervals(result.areas), paired_intervals(result.areas, results[dense].areas)
+        row = {"network": name, "GFLOPs": result.gflops, "mIoU": spans.mean_iou.value}
         row |= {"low": spans.mean_iou.low, "high": spans.mean_iou.high}
         row |= {"difference": lost.value, "difference low": lost.low, "difference high": lost.high}
-        row |= {"aAcc": spans.pixel_accuracy.value, "agreement": one.agreement, "n": len(one.areas.right)}
+        row |= {"aAcc": spans.pixel_accuracy.value, "agreement": result.agreement, "n": len(result.areas.right)}
         rows.append(row)
     speed = "GFLOPs"
     if args.rounds:
         speed = "speed-up"
-        timed = {DENSE if name == dense else name: contestant(one.network) for name, one in found.items()}
+        timed = {DENSE if name == dense else name: contestant(result.network) for name, result in results.items()}
         images = of_source(recorded(first), inputs.source(recorded(first), "eval"))
         counted = {name: row["GFLOPs"] for name, row in zip(timed, rows, strict=True)}
         for row, cost in zip(
@@ -193,22 +195,24 @@ def run():
         )
         part.table(rows, formats=".3g")
         of = {row["network"]: row for row in rows}
-        fitted = [name for name, one in found.items() if one.network.plan is not None and name not in args.plans]
-        sizes = [text for text in args.plans if is_smaller_images(text)]
-        both = [text for text in args.plans if is_rival(text) and not is_smaller_images(text)]
-        kinds = {"plans": [text for text in args.plans if text not in (*sizes, *both)], "image sizes": [dense, *sizes]}
-        kinds["exits"] = args.exits
-        kinds |= {"plans on smaller images": both, "plans, heads of their own": fitted}
-        kinds["image sizes, heads of their own"] = [
-            name for name in found if name not in (dense, *args.plans, *args.exits, *fitted)
+        fitted = [
+            name for name, result in results.items() if result.network.plan is not None and name not in args.plans
         ]
-        names = {kind: sorted(some, key=lambda name: of[name][speed]) for kind, some in kinds.items() if some}
+        sizes = [text for text in args.plans if is_smaller_images(text)]
+        pairs = [text for text in args.plans if is_rival(text) and not is_smaller_images(text)]
+        kinds = {"plans": [text for text in args.plans if text not in (*sizes, *pairs)], "image sizes": [dense, *sizes]}
+        kinds["exits"] = args.exits
+        kinds |= {"plans on smaller images": pairs, "plans, heads of their own": fitted}
+        kinds["image sizes, heads of their own"] = [
+            name for name in results if name not in (dense, *args.plans, *args.exits, *fitted)
+        ]
+        names = {kind: sorted(group, key=lambda name: of[name][speed]) for kind, group in kinds.items() if group}
         series = {
-            kind: ([of[name][speed] for name in some], [100 * of[name]["difference"] for name in some])
-            for kind, some in names.items()
+            kind: ([of[name][speed] for name in group], [100 * of[name]["difference"] for name in group])
+            for kind, group in names.items()
         }
         span = lambda row: (100 * row["difference low"], 100 * row["difference high"])
-        ends = {kind: [span(of[name]) for name in some] for kind, some in names.items()}
+        ends = {kind: [span(of[name]) for name in group] for kind, group in names.items()}
         plot = plots.scatter_plot(series, speed, "points of mIoU lost, paired by image", labels=names, intervals=ends)
         part.figure(plot, f"Points of mIoU from the first network's, with the interval, against {speed}.")
 

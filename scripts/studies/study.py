@@ -25,23 +25,23 @@ def over_seeds(
       seeds: the seeds, or their number, from 0.
       measure: (arm, seed) -> {measure: value}.
     """
-    found: dict[str, list[Mapping[str, float]]] = {arm: [] for arm in arms}
+    results: dict[str, list[Mapping[str, float]]] = {arm: [] for arm in arms}
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
-        for arm, values in found.items():
+        for arm, values in results.items():
             values.append(measure(arm, seed))
             print(f"{arm}, seed {seed}: {', '.join(f'{k} {v:.4g}' for k, v in values[-1].items())}", flush=True)
-    return found
+    return results
 
 
-def intervals(found: Found, column: str = "method") -> list[dict[str, Any]]:
+def intervals(results: Found, column: str = "method") -> list[dict[str, Any]]:
     """Returns a row for each arm: the mean over the seeds of each measure, and the half-width of its 95 % interval.
 
     Args:
-      found: what `over_seeds` returned.
+      results: what `over_seeds` returned.
       column: name of the column of arms. Half-widths are in "± MEASURE", or "±" for a single measure.
     """
     rows = []
-    for arm, values in found.items():
+    for arm, values in results.items():
         row: dict[str, Any] = {column: arm}
         for name in values[0]:
             half = f"± {name}" if len(values[0]) > 1 else "±"
@@ -50,26 +50,28 @@ def intervals(found: Found, column: str = "method") -> list[dict[str, Any]]:
     return rows
 
 
-def meaning(found: Found) -> str:
+def meaning(results: Found) -> str:
     """Returns the meaning of "±" in `intervals`, for captions of tables."""
-    return spread.meaning(spread.STUDENT, len(next(iter(found.values()))), "seeds")
+    return spread.meaning(spread.STUDENT, len(next(iter(results.values()))), "seeds")
 
 
-def paired(found: Found, pairs: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+def paired(results: Found, pairs: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
     """Returns a row for each pair of arms: for each measure, the mean of their differences over seeds.
 
     Effects of a seed on both arms cancel. "± MEASURE" is the half-width of the 95 % interval by Student's t.
 
     Args:
-      found: what `over_seeds` returned; of an arm with more seeds only the first ones are used.
+      results: what `over_seeds` returned; of an arm with more seeds only the first ones are used.
       pairs: (arm, the arm to subtract).
     """
     rows = []
-    for one, other in pairs:
-        row: dict[str, Any] = {"difference": f"{one} - {other}"}
-        for name in found[one][0]:
-            both = zip(found[one], found[other], strict=False)
-            row[name], row[f"± {name}"] = student_interval([ours[name] - theirs[name] for ours, theirs in both])
+    for arm, baseline in pairs:
+        row: dict[str, Any] = {"difference": f"{arm} - {baseline}"}
+        for name in results[arm][0]:
+            by_seed = zip(results[arm], results[baseline], strict=False)
+            row[name], row[f"± {name}"] = student_interval(
+                [values[name] - reference[name] for values, reference in by_seed]
+            )
         rows.append(row)
     return rows
 

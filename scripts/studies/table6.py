@@ -39,8 +39,8 @@ METHODS = tuple(name for name in SETTINGS if name != "random")  # those of the p
 def score(args, data: str, backbone: str, method: str, rate: float) -> float:
     """Returns the score of a cell in percent; a finished run is read instead of repeated."""
     name, _, options = data.partition(":")
-    chosen = [f"method={'' if method == DENSE else method}", f"keep_rate={rate}", f"model={backbone}"]
-    text = ",".join(filter(None, [options, *chosen, *["smoke"] * args.smoke]))
+    arguments = [f"method={'' if method == DENSE else method}", f"keep_rate={rate}", f"model={backbone}"]
+    text = ",".join(filter(None, [options, *arguments, *["smoke"] * args.smoke]))
     config = main.load_config(f"{ROOT}/configs/reduction/{name}.py:{text}")
     folder = args.out / name / backbone
     with config.unlocked():

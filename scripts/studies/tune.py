@@ -78,14 +78,14 @@ def splitting(dense: np.ndarray, plans: list[np.ndarray], neighbours: int):
         errors = np.stack([plan != dense for plan in plans])
         return lambda bank: errors
     length = lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    near = [length(each) @ length(dense).T for each in (dense, *plans)]
+    near = [length(features) @ length(dense).T for features in (dense, *plans)]
     for cosine in near:
         np.fill_diagonal(cosine, -np.inf)  # an image does not retrieve itself
 
     def errors_of(bank: np.ndarray) -> np.ndarray:
-        own = near[0][:, bank]
-        wanted = np.argpartition(-own, min(neighbours, len(bank) - 1), axis=1)[:, :neighbours]
-        return np.stack([~(plan[:, bank].argmax(1)[:, None] == wanted).any(1) for plan in near[1:]])
+        dense_cosines = near[0][:, bank]
+        nearest = np.argpartition(-dense_cosines, min(neighbours, len(bank) - 1), axis=1)[:, :neighbours]
+        return np.stack([~(plan[:, bank].argmax(1)[:, None] == nearest).any(1) for plan in near[1:]])
 
     return errors_of
 
@@ -127,15 +127,15 @@ def splits(
         first, rest = order[: args.half], order[args.half :]
         errors = errors_of(first)
         halves = errors[:, first], errors[:, rest[: args.half]]
-        chosen, *_ = pareto_testing.choose(costs, *halves, args.alpha, args.delta)
-        none += chosen is None
-        wrong += chosen is not None and errors[chosen, rest].mean() > args.alpha
-        if chosen is not None and split < 100 and picked is not None:
-            some, dense = picked(halves[0])
+        choice, *_ = pareto_testing.choose(costs, *halves, args.alpha, args.delta)
+        none += choice is None
+        wrong += choice is not None and errors[choice, rest].mean() > args.alpha
+        if choice is not None and split < 100 and picked is not None:
+            subset, dense = picked(halves[0])
             best = pareto_testing.choose(
-                [costs[i] for i in some], halves[0][some], halves[1][some], args.alpha, args.delta
+                [costs[i] for i in subset], halves[0][subset], halves[1][subset], args.alpha, args.delta
             )[0]
-            losses.append((dense if best is None else costs[some[best]]) / costs[chosen] - 1)
+            losses.append((dense if best is None else costs[subset[best]]) / costs[choice] - 1)
     return Splits(wrong, none, losses)
 
 
@@ -145,8 +145,8 @@ def unseen(pictures: Any, networks: Iterable[Any], preprocessing: Preprocessing)
     if None in records:
         raise UserError("A network of --healed does not say which images taught it: give files of recover.")
     batches = eval_batches(pictures, batch_size=blockwise.evaluation_batch(), preprocessing=preprocessing)
-    shown = itertools.islice((image for batch in batches for image in batch["image"]), len(pictures))
-    images = list(shown) if records else []
+    stream = itertools.islice((image for batch in batches for image in batch["image"]), len(pictures))
+    images = list(stream) if records else []
     taught = (
         np.any([record.include(images) for record in records], axis=0) if records else np.zeros(len(pictures), bool)
     )
@@ -173,51 +173,55 @@ def main() -> None:
     timing = {"batch": args.batch, "rounds": args.rounds, "methods": args.methods}
     table = CostTable.from_json(store.text("cost table", measure, **timing))
     places = default_places(len(model.sites(size)))[:2]
-    grid = [each for method in args.methods for each in candidates(model, (method,), places, args.kept, table.predict)]
+    grid = [
+        candidate
+        for method in args.methods
+        for candidate in candidates(model, (method,), places, args.kept, table.predict)
+    ]
     grid += [own_weights(f"{file}: {fast.plan.text}", fast, model, table) for file, fast in healed.items()]
-    networks = {DENSE: model, **{each.name: each.model for each in grid}}
+    networks = {DENSE: model, **{candidate.name: candidate.model for candidate in grid}}
     shape = (args.batch, *size, 3)
 
     def seconds() -> dict[str, np.ndarray]:
         noise = jax.random.normal(jax.random.key(0), shape)
-        medians = interleaved_medians({name: Runner(each, noise) for name, each in networks.items()}, args.rounds)
+        medians = interleaved_medians({name: Runner(network, noise) for name, network in networks.items()}, args.rounds)
         return {"seconds": np.array([medians[name] for name in networks])}
 
     measured = dict(
         zip(networks, store.arrays("times", seconds, **timing, plans=list(networks))["seconds"], strict=True)
     )
     programs = blockwise.Programs()
-    found = {
+    answers = {
         name: store.arrays(name, lambda name=name: {"found": outputs(networks[name], images, programs, name)}, **key)[
             "found"
         ]
         for name, key in [
             (DENSE, {}),
-            *((each.name, {"weights": each.weights} if each.weights else {}) for each in grid),
+            *((candidate.name, {"weights": candidate.weights} if candidate.weights else {}) for candidate in grid),
         ]
     }
-    errors_of = splitting(found[DENSE], [found[each.name] for each in grid], args.neighbours)
+    errors_of = splitting(answers[DENSE], [answers[candidate.name] for candidate in grid], args.neighbours)
 
-    predicted = [table.rescaled(each.cost, measured[DENSE]).seconds for each in grid]
-    off = [abs(seconds / measured[each.name] - 1) for each, seconds in zip(grid, predicted, strict=True)]
+    predicted = [table.rescaled(candidate.cost, measured[DENSE]).seconds for candidate in grid]
+    off = [abs(seconds / measured[candidate.name] - 1) for candidate, seconds in zip(grid, predicted, strict=True)]
     rows = [
-        {"plan": each.name, "ms": 1e3 * measured[each.name], "predicted ms": 1e3 * seconds, "off": miss}
-        for each, seconds, miss in zip(grid, predicted, off, strict=True)
+        {"plan": candidate.name, "ms": 1e3 * measured[candidate.name], "predicted ms": 1e3 * seconds, "off": miss}
+        for candidate, seconds, miss in zip(grid, predicted, off, strict=True)
     ]
     publish("Predicted and measured", rows, out / "times.csv")
 
-    costs = [measured[each.name] for each in grid]
-    place = {each.name: number for number, each in enumerate(grid)}
+    costs = [measured[candidate.name] for candidate in grid]
+    place = {candidate.name: number for number, candidate in enumerate(grid)}
 
     def picked(errors: np.ndarray) -> tuple[list[int], float]:
-        look = lambda each, share: errors[place[each.name]][: int(SHARES[share] * args.half)]
-        plans = [each for each in grid if not each.weights and each.cost.seconds < table.dense.seconds]
-        pool = lambda mixed: [each for each in plans if (each.method,) == mixed]
+        look = lambda plan, share: errors[place[plan.name]][: int(SHARES[share] * args.half)]
+        plans = [plan for plan in grid if not plan.weights and plan.cost.seconds < table.dense.seconds]
+        pool = lambda mixed: [plan for plan in plans if (plan.method,) == mixed]
         promising = search(
-            args.methods, pool, look, table.dense.seconds, lambda each: each.cost.seconds, alpha=args.alpha, limit=20
+            args.methods, pool, look, table.dense.seconds, lambda plan: plan.cost.seconds, alpha=args.alpha, limit=20
         ).promising
-        beside = [each for each in grid if each.weights]
-        return list(dict.fromkeys(place[each.name] for each in [*promising, *beside])), measured[DENSE]
+        beside = [plan for plan in grid if plan.weights]
+        return list(dict.fromkeys(place[candidate.name] for candidate in [*promising, *beside])), measured[DENSE]
 
     wrong, none, losses = splits(costs, errors_of, len(images), args, picked)
     limit = args.delta + 2 * (args.delta * (1 - args.delta) / args.splits) ** 0.5

@@ -30,7 +30,7 @@ def test_a_command_goes_on_in_its_directory_and_an_error_is_no_end_by_a_signal(s
     monkeypatch.setattr(signals, "COMMANDS", {"command": ("", ("one", "two"))})
     rows = list(signals.measure("command", (), 2, 1, tmp_path))
     assert [row.phase for row in rows] == ["start", "one", "two"]
-    assert all((row.signals, row.lost, row.raw, row.other) == (2, 0, raw, 0) for row in rows)
+    assert all((row.signals, row.lost, row.raw, row.mismatches) == (2, 0, raw, 0) for row in rows)
 
 
 @pytest.mark.parametrize("attack", [objects.coco, boxes.yolo, boxes.voc])

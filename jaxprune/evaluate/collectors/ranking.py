@@ -76,8 +76,8 @@ def recall_over_centre(results: Mapping[str, Any]) -> dict[str, float]:
     """Returns how much higher `recall` is than the centre's on the same images, with its 95 % interval (jackknife).
 
     >>> hits, centre, patches = np.array([3, 2, 3]), np.array([1, 1, 0]), np.array([4, 4, 4])
-    >>> found = recall_over_centre({"recall": (hits, patches), "recall_centre": (centre, patches)})
-    >>> found["recall_over_centre"], round(found["recall_over_centre_low"], 3)
+    >>> lead = recall_over_centre({"recall": (hits, patches), "recall_centre": (centre, patches)})
+    >>> lead["recall_over_centre"], round(lead["recall_over_centre_low"], 3)
     (0.5, -0.121)
 
     Args:

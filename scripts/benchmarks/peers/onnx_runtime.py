@@ -9,8 +9,8 @@ def write(job: Job) -> Made:
 
     from jaxprune import export
 
-    found = export.onnx(ours.networks(job), job.file, inputs="normalized")
-    return (lambda: None), {"difference": found.difference}
+    verification = export.onnx(ours.networks(job), job.file, inputs="normalized")
+    return (lambda: None), {"difference": verification.difference}
 
 
 def forward(job: Job) -> Made:

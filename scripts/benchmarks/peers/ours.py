@@ -276,5 +276,5 @@ def pillow(job: Job) -> Made:
 
 
 if __name__ == "__main__":
-    made = (weights, forward, mae, finetune, maps, maps_step, products, copy, pictures, jpeg, pillow)
-    serve({job.__name__: job for job in made})
+    jobs = (weights, forward, mae, finetune, maps, maps_step, products, copy, pictures, jpeg, pillow)
+    serve({job.__name__: job for job in jobs})

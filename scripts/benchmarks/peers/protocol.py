@@ -21,15 +21,15 @@ PRODUCTS = 2
 class Job:
     """A job as requested, and the times at which its parts were done, in seconds since its process was started."""
 
-    def __init__(self, asked: dict[str, Any]):
-        self.asked, self.done = asked, {}
+    def __init__(self, request: dict[str, Any]):
+        self.request, self.done = request, {}
 
     def __getattr__(self, name: str) -> Any:
-        return self.asked[name]
+        return self.request[name]
 
     def mark(self, part: str) -> None:
         """Records that a part is done."""
-        self.done[part] = time.time() - self.asked["started"]
+        self.done[part] = time.time() - self.request["started"]
 
     def images(self) -> np.ndarray:
         """Returns normalised images, (b, height, width, 3)."""

@@ -50,7 +50,7 @@ def mae(job: Job) -> Made:
 
     torch.set_num_threads(job.threads)
     decoder = {"ddim": "decoder_embed_dim", "ddepth": "decoder_depth", "dheads": "decoder_num_heads"}
-    sizes = {ours: job.decoder[theirs] for ours, theirs in decoder.items() if theirs in job.decoder}
+    sizes = {torch_name: job.decoder[jax_name] for torch_name, jax_name in decoder.items() if jax_name in job.decoder}
     model = torch_baseline.MAE(**job.baseline, **sizes)
     return _step(job, model, lambda model, images, labels: model(images)), versions()
 
@@ -69,7 +69,7 @@ def of_pixels(job: Job, *, auxiliary: bool):
     import transformers  # pyright: ignore[reportMissingImports]
 
     sizes = {"hidden_size": "embed_dim", "num_hidden_layers": "depth", "num_attention_heads": "num_heads"}
-    common = {theirs: job.arguments[ours] for theirs, ours in sizes.items()}
+    common = {hf_name: job.arguments[jax_name] for hf_name, jax_name in sizes.items()}
     common |= {"image_size": job.side, "patch_size": job.arguments["patch_size"], "drop_path_rate": 0.0}
     common["intermediate_size"] = 4 * common["hidden_size"]
     depth = common["num_hidden_layers"]

@@ -51,11 +51,11 @@ class Outcome(NamedTuple):
     seconds: float
     megabytes: float
 
-    def joined(self, other: "Outcome") -> "Outcome":
+    def joined(self, outcome: "Outcome") -> "Outcome":
         """Returns the outcome of both."""
         return Outcome(
-            *(self[index] + other[index] for index in range(4)),
-            *(max(self[index], other[index]) for index in range(4, 7)),
+            *(self[index] + outcome[index] for index in range(4)),
+            *(max(self[index], outcome[index]) for index in range(4, 7)),
         )
 
 

@@ -59,10 +59,10 @@ def coco(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
     }
     rng, path = random.Random(seed), folder / "instances.json"
     for number in range(count):
-        data, what = damaged_content(content, rng, _VALUES)
+        data, damage = damaged_content(content, rng, _VALUES)
         path.write_bytes(data)
         kind = ("boxes", "masks")[number % 2]
-        yield Case((kind, what), lambda kind=kind: _read(pictures, path, kind))
+        yield Case((kind, damage), lambda kind=kind: _read(pictures, path, kind))
 
 
 def _read(pictures: Path, path: Path, kind: str) -> bool:

@@ -80,12 +80,12 @@ def yolo(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
         if rng.random() < 0.6:
             lines = [line.split(" ") for line in _YOLO.splitlines()]
             words = rng.choice(lines)
-            words[rng.randrange(len(words))] = what = rng.choice((*_WORDS, " ".join(["0.5"] * 4000)))
+            words[rng.randrange(len(words))] = damage = rng.choice((*_WORDS, " ".join(["0.5"] * 4000)))
             data = "\n".join(map(" ".join, lines)).encode(errors="replace")
         else:
-            data, what = damaged(_YOLO.encode(), rng), "bytes"
+            data, damage = damaged(_YOLO.encode(), rng), "bytes"
         file.write_bytes(data)
-        yield Case(what, lambda: read_yolo(folder))
+        yield Case(damage, lambda: read_yolo(folder))
 
 
 def voc(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
@@ -95,18 +95,18 @@ def voc(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
     for _ in range(count):
         change = rng.random()
         if change < 0.3:
-            what = rng.choice(_WORDS)
-            data = _VOC.replace(rng.choice((">3<", ">2<", ">9<", ">8<", ">cat<")), f">{what}<", 1).encode()
+            damage = rng.choice(_WORDS)
+            data = _VOC.replace(rng.choice((">3<", ">2<", ">9<", ">8<", ">cat<")), f">{damage}<", 1).encode()
         elif change < 0.6:
             place = rng.choice([index for index, letter in enumerate(_VOC) if letter == "<"])
-            what = rng.choice(_ELEMENTS)
-            data = (_VOC[:place] + what + _VOC[place:]).encode()
+            damage = rng.choice(_ELEMENTS)
+            data = (_VOC[:place] + damage + _VOC[place:]).encode()
         elif change < 0.62:
-            data, what = _BOMB.encode(), "entities of entities"
+            data, damage = _BOMB.encode(), "entities of entities"
         else:
-            data, what = damaged(_VOC.encode(), rng), "bytes"
+            data, damage = damaged(_VOC.encode(), rng), "bytes"
         file.write_bytes(data)
-        yield Case(what[:60], lambda: read_voc(folder))
+        yield Case(damage[:60], lambda: read_voc(folder))
 
 
 def _regions(kind: str, folder: Path) -> bool:

@@ -58,9 +58,9 @@ def cards_of(name: str) -> Callable[[Path, int, int], Iterator[Case]]:
             arrays = {tensor: file.get_tensor(tensor) for tensor in file.keys()}  # noqa: SIM118
         rng, mutant = random.Random(seed), folder / "mutant.safetensors"
         for _ in range(count):
-            values, what = mutated(card, rng)
+            values, damage = mutated(card, rng)
             # Sealed again, as somebody would who changed the card on purpose.
             save_file(arrays, mutant, metadata={"jaxprune": sealed(values)})
-            yield Case(what, lambda: checkpoints.load_model(mutant) is not None)
+            yield Case(damage, lambda: checkpoints.load_model(mutant) is not None)
 
     return cards

@@ -28,22 +28,22 @@ def _names() -> list[str]:
 def arguments(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
     """Yields the names of bundled configs with damaged arguments."""
     names = _names()
-    whole = {name: ",".join(f"{key}={value}" for key, value in main.arguments(name).items()) for name in names}
+    texts = {name: ",".join(f"{key}={value}" for key, value in main.arguments(name).items()) for name in names}
     rng = random.Random(seed)
     for number in range(count):
         name = rng.choice(names)
-        text = rng.choice(("smoke", whole[name], f"smoke,{whole[name]}")) or "smoke"
+        text = rng.choice(("smoke", texts[name], f"smoke,{texts[name]}")) or "smoke"
         damaged = f"{name}:{(mutated if number % 2 else with_another_word)(text, rng)}"
         yield Case(damaged, lambda damaged=damaged: main.load_config(damaged).task in commands.names())
 
 
 def settings(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
     """Yields bundled configs with one setting of another value of its type, which are checked as before a run."""
-    whole = {name: main.load_config(f"{name}:smoke") for name in _names()}
+    configs = {name: main.load_config(f"{name}:smoke") for name in _names()}
     rng = random.Random(seed)
     for _ in range(count):
-        name = rng.choice(list(whole))
-        config = whole[name].copy_and_resolve_references()
+        name = rng.choice(list(configs))
+        config = configs[name].copy_and_resolve_references()
         key, value, _ = rng.choice(commands.described(config))
         odd = rng.choice(VALUES.get(type(value), VALUES[str]))
         with config.unlocked(), config.ignore_type():

@@ -128,8 +128,8 @@ def _elsewhere(**cells: Any) -> Cells:
 
 def _exchanged() -> Cells:
     """Two plans exchange their names, and all else of their rows agrees."""
-    other = sealed(completed({**MEASURED, **_better(), "plan": "topk@1:keep_rate=0.7"}))
-    return table_text(other, *PLANS[:2], *PLANS[3:])
+    row = sealed(completed({**MEASURED, **_better(), "plan": "topk@1:keep_rate=0.7"}))
+    return table_text(row, *PLANS[:2], *PLANS[3:])
 
 
 FORGERIES: dict[str, Callable[[], Cells | bytes]] = {

@@ -80,15 +80,15 @@ def flips(content: bytes, count: int, seed: int = 0) -> Iterator[tuple[int, byte
 def damaged_content(content: Any, rng: random.Random, choices: Sequence[Any] = VALUES) -> tuple[bytes, Any]:
     """Returns nested JSON as a file with another value or, more rarely, with other bytes, and what was done to it."""
     if rng.random() < 0.75:
-        values, what = mutated(content, rng, choices)
-        return json.dumps(values).encode(), what
+        values, damage = mutated(content, rng, choices)
+        return json.dumps(values).encode(), damage
     return damaged_json(json.dumps(content).encode(), rng)
 
 
 def damaged_json(content: bytes, rng: random.Random) -> tuple[bytes, Any]:
     """Returns a JSON file with a value or some bytes changed, and what was done."""
     if rng.random() < 0.6:
-        values, what = mutated(json.loads(content), rng)
-        return json.dumps(values).encode(), what
+        values, damage = mutated(json.loads(content), rng)
+        return json.dumps(values).encode(), damage
     data = damaged(content, rng)
     return data, f"bytes: {data[:60]!r}, {len(data)} of {len(content)}"

@@ -77,9 +77,9 @@ def coco(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
     content = _content()
     rng, path = random.Random(seed), folder / "annotations/instances_train.json"
     for _ in range(count):
-        data, what = damaged_content(content, rng, _VALUES)
+        data, damage = damaged_content(content, rng, _VALUES)
         path.write_bytes(data)
-        yield Case(what, lambda: read_coco(folder))
+        yield Case(damage, lambda: read_coco(folder))
 
 
 def are_sound(source: Any, masks: str = "none") -> bool:
@@ -98,5 +98,5 @@ def _is_sound(source: Any, way: TrainObjects, index: int) -> bool:
     boxes, classes = example["boxes"], example["classes"]
     columns = way.jittered(example, Jitter(True, 1.0, 0.0))
     inside = (columns["boxes"] >= 0).all() and (columns["boxes"] <= 16).all()
-    known = ((classes >= 0) & (classes < source.num_classes)).all()
-    return bool(np.isfinite(boxes).all() and (boxes[:, 2:] >= boxes[:, :2]).all() and known and inside)
+    valid_classes = ((classes >= 0) & (classes < source.num_classes)).all()
+    return bool(np.isfinite(boxes).all() and (boxes[:, 2:] >= boxes[:, :2]).all() and valid_classes and inside)

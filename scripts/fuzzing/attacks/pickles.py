@@ -56,27 +56,27 @@ def _instructions(program: bytes) -> list[bytes]:
 
 def _other_program(program: bytes, rng: random.Random) -> tuple[bytes, Any]:
     """Returns a pickle with some instructions removed, doubled, exchanged or replaced, and what was done."""
-    code, what = _instructions(program), []
+    code, changes = _instructions(program), []
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
         place, change = rng.randrange(len(code)), rng.choice(("remove", "double", "exchange", "replace", "replace"))
-        what.append((change, place))
+        changes.append((change, place))
         if change == "remove" and len(code) > 1:
             del code[place]
         elif change == "double":
             code[place:place] = [code[place]] * rng.choice((1, 2, 1000))
         elif change == "exchange":
-            other = rng.randrange(len(code))
-            code[place], code[other] = code[other], code[place]
+            partner = rng.randrange(len(code))
+            code[place], code[partner] = code[partner], code[place]
         else:
             code[place] = rng.choice(INSTRUCTIONS)
-            what.append(code[place][:30])
-    return b"".join(code), what
+            changes.append(code[place][:30])
+    return b"".join(code), changes
 
 
 def _other_archive(content: bytes, rng: random.Random) -> tuple[bytes, Any]:
     """Returns a PyTorch archive with another program, or with members of other names, sizes and compression."""
     change = rng.choice(("program", "program", "program", "name", "cut", "longer", "twice", "bomb", "missing"))
-    buffer, what = io.BytesIO(), change
+    buffer, damage = io.BytesIO(), change
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = [(info.filename, archive.read(info)) for info in archive.infolist()]
     place = rng.randrange(len(members))
@@ -85,7 +85,7 @@ def _other_archive(content: bytes, rng: random.Random) -> tuple[bytes, Any]:
         place = next(number for number, (name, _) in enumerate(members) if name.endswith("data.pkl"))
         program, done = _other_program(members[place][1], rng)
         members[place] = (members[place][0], program)
-        what = f"program: {done}"
+        damage = f"program: {done}"
     elif change == "name":
         members[place] = (rng.choice(("../x", "/etc/passwd", "x" * 300, "data.pkl", "a/b/data.pkl", "", "é")), data)
     elif change == "cut":
@@ -102,7 +102,7 @@ def _other_archive(content: bytes, rng: random.Random) -> tuple[bytes, Any]:
     with zipfile.ZipFile(buffer, "w", kind) as archive:
         for name, data in members:
             archive.writestr(name or "x", data)  # the library writes no empty name
-    return buffer.getvalue(), what
+    return buffer.getvalue(), damage
 
 
 def pickles(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
@@ -118,18 +118,18 @@ def pickles(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
     for number in range(count):
         kind = number % 5
         if kind == 0:
-            data, what = damaged(archive, rng), "bytes of an archive"
+            data, damage = damaged(archive, rng), "bytes of an archive"
         elif kind == 1:
-            data, what = _other_archive(archive, rng)
+            data, damage = _other_archive(archive, rng)
         elif kind == 2:
-            data, what = damaged(before + program + behind, rng), "bytes of the old format"
+            data, damage = damaged(before + program + behind, rng), "bytes of the old format"
         else:
-            other, what = _other_program(program, rng)
+            mutant, damage = _other_program(program, rng)
             cut = rng.choice((0, 2, len(program) // 2, len(program) - 1))
-            other = program[:cut] + runs if rng.random() < 0.1 else other
-            data = before + other + behind
+            mutant = program[:cut] + runs if rng.random() < 0.1 else mutant
+            data = before + mutant + behind
         path.write_bytes(data)
-        yield Case(what, lambda: _only_tensors(path, canary))
+        yield Case(damage, lambda: _only_tensors(path, canary))
 
 
 def _only_tensors(path: Path, canary: Path) -> bool:

@@ -86,14 +86,14 @@ def with_another_word(text: str, rng: random.Random) -> str:
 def mutated(text: str, rng: random.Random) -> str:
     """Returns a text with one to four letters or pieces removed, doubled or put in."""
     for _ in range(rng.randint(1, 4)):
-        place, other = sorted((rng.randrange(len(text) + 1), rng.randrange(len(text) + 1)))
+        place, end = sorted((rng.randrange(len(text) + 1), rng.randrange(len(text) + 1)))
         change = rng.random()
         if change < 0.3:
             text = text[:place] + text[place + 1 :]
         elif change < 0.75:
             text = text[:place] + rng.choice(PIECES) + text[place:]
         elif change < 0.85:
-            text = text[:place] + text[other:]
+            text = text[:place] + text[end:]
         else:
             text = text[:place] + chr(rng.randrange(1, 0x3000)) + text[place:]
     return text

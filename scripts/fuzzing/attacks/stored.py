@@ -24,10 +24,10 @@ PART = Part(("a.png", "caf\udce9.png"), ("", "gone"), {"norm": np.ones((2, 4), n
 SHARD = Shard(("a", "b"), np.arange(2, dtype=np.int32), None, {"pooled": np.ones((2, 3), np.float32)})
 
 
-def equal(some: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> bool:
+def equal(arrays: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> bool:
     """Whether arrays have the same names, types and values."""
-    alike = lambda one, two: one.dtype == two.dtype and np.array_equal(one, two)
-    return some.keys() == others.keys() and all(alike(some[name], others[name]) for name in some)
+    alike = lambda first, second: first.dtype == second.dtype and np.array_equal(first, second)
+    return arrays.keys() == expected.keys() and all(alike(arrays[name], expected[name]) for name in arrays)
 
 
 def _damaged(name: str, write: Callable[[Path], None], read: Callable[[Path], bool]) -> Attack:

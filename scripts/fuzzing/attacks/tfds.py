@@ -29,9 +29,9 @@ def descriptions(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
     for _ in range(count):
         path = rng.choice(files)
         content = path.read_bytes()
-        data, what = damaged_json(content, rng) if path.suffix == ".json" else (damaged(content, rng), "bytes")
+        data, damage = damaged_json(content, rng) if path.suffix == ".json" else (damaged(content, rng), "bytes")
         path.write_bytes(data)
-        yield Case((path.name, what), lambda: _read(folder / "out"))
+        yield Case((path.name, damage), lambda: _read(folder / "out"))
         path.write_bytes(content)
 
 

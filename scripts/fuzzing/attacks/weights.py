@@ -34,15 +34,15 @@ def _header_damaged(content: bytes, rng: random.Random) -> tuple[bytes, Any]:
         length = rng.choice((*_LENGTHS, length - 1, length + 1, len(content)))
         return struct.pack("<Q", length) + header + body, f"header of {length} bytes"
     if change < 0.7:
-        values, what = mutated(json.loads(header), rng, _HEADERS)
+        values, damage = mutated(json.loads(header), rng, _HEADERS)
         header = json.dumps(values).encode(errors="replace")
     elif change < 0.8:
         name = rng.choice(("é" * 3000, "\x1b[2J" * 50, "x" * 60_000, "a\nb", ""))
         header = json.dumps({name: {"dtype": "F32", "shape": [6], "data_offsets": [0, 24]}}).encode()
-        what = f"a tensor named {name[:20]!r}…"
+        damage = f"a tensor named {name[:20]!r}…"
     else:
-        header, what = damaged(header, rng), "bytes of the header"
-    return struct.pack("<Q", len(header)) + header + body, what
+        header, damage = damaged(header, rng), "bytes of the header"
+    return struct.pack("<Q", len(header)) + header + body, damage
 
 
 def safetensors(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
@@ -53,14 +53,14 @@ def safetensors(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
     rng, path = random.Random(seed), folder / "damaged.safetensors"
     for number in range(count):
         kind = number % 3  # the last: of a published file, by `load_pretrained`, whose errors name tensors
-        data, what = _header_damaged(contents[kind % 2], rng)
+        data, damage = _header_damaged(contents[kind % 2], rng)
         path.write_bytes(data)
         reads: tuple[Callable[[], Any], ...] = (
             lambda: read_tensors(path),
             lambda: checkpoints.load_model(path),
             lambda: checkpoints.load_pretrained(network, path),
         )
-        yield Case(what, lambda read=reads[kind]: read() is not None)
+        yield Case(damage, lambda read=reads[kind]: read() is not None)
 
 
 def archives(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
@@ -76,10 +76,10 @@ def archives(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
             path.write_bytes(damaged(contents[number % 3 - 1], rng))
             yield Case(f"bytes, case {number}", lambda: _same_tensors(path))
         else:
-            header, what = _array_header(rng)
+            header, description = _array_header(rng)
             with zipfile.ZipFile(path, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
                 archive.writestr("layer.0.weight.npy", header + bytes(rng.choice((0, 1, 24, 10_000))))
-            yield Case(what, lambda: read_tensors(path) is not None)
+            yield Case(description, lambda: read_tensors(path) is not None)
 
 
 def _array_header(rng: random.Random) -> tuple[bytes, str]:
@@ -116,12 +116,12 @@ def indices(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
     rng = random.Random(seed)
     for _ in range(count):
         if rng.random() < 0.6:
-            values, what = mutated(json.loads(content), rng, names)
+            values, damage = mutated(json.loads(content), rng, names)
             index.write_text(json.dumps(values))
         else:
-            data, what = damaged_json(content, rng)
+            data, damage = damaged_json(content, rng)
             index.write_bytes(data)
-        yield Case(what, lambda: _part_of_tensors(folder))
+        yield Case(damage, lambda: _part_of_tensors(folder))
 
 
 def _halves() -> tuple[list[str], list[str]]:

@@ -32,10 +32,10 @@ class Figure(NamedTuple):
     low: float
     high: float
 
-    def minus(self, other: "Figure") -> "Figure":
+    def minus(self, figure: "Figure") -> "Figure":
         """The difference; its interval is an upper bound, valid for any correlation of the two."""
-        half = (self.high - self.low + other.high - other.low) / 2
-        return Figure(self.value - other.value, self.value - other.value - half, self.value - other.value + half)
+        half = (self.high - self.low + figure.high - figure.low) / 2
+        return Figure(self.value - figure.value, self.value - figure.value - half, self.value - figure.value + half)
 
 
 def mean_of(rows: Iterable[Row], column: str, *, scale: Callable[[Row, float], float] | None = None) -> Figure | None:
