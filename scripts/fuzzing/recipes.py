@@ -50,6 +50,7 @@ RECIPES = (
             ("tec", ",size=large"),
         )
     ),
+    "configs/finetune.py",
     *(f"configs/mim/transfer.py:data={data}" for data in ("inat18", "inat19", "nabirds")),
     *(f"configs/reduction/{name}.py:method=topk" for name in ("imagenet", "coco", "nabirds", "nus_wide")),
     "configs/reduction/imagenet.py:method=dynamicvit",
