@@ -67,8 +67,8 @@ def nearest(value: str, choices: Iterable[str]) -> str:
 def unknown(thing: str, value: str, choices: Iterable[str]) -> UserError:
     """Builds the error for a name that is not among `choices`; a long list is cut to the closest matches."""
     choices = sorted(str(c) for c in choices)
-    near = difflib.get_close_matches(str(value)[:_QUOTED], choices, n=_LISTED, cutoff=0.0)
-    listed = near if len(choices) > _MANY else choices
+    matches = difflib.get_close_matches(str(value)[:_QUOTED], choices, n=_LISTED, cutoff=0.0)
+    listed = matches if len(choices) > _MANY else choices
     remainder = f", … ({len(choices)} in all)" if len(listed) < len(choices) else ""
     return UserError(
         f"Unknown {thing} {quoted(value)}.{nearest(value, choices)} Choose one of: {', '.join(listed)}{remainder}."

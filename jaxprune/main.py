@@ -346,9 +346,9 @@ def _compile_for(text: str, config: Config, workdir: Path, named: bool, price: f
 def _join(task: str) -> None:
     from jaxprune import commands
 
-    together = [name for name in commands.names() if commands.settings_of(name).TOGETHER]
-    if task not in together:
-        raise UserError(f"The task {task} runs in one process; tasks for several processes: {', '.join(together)}.")
+    tasks = [name for name in commands.names() if commands.settings_of(name).TOGETHER]
+    if task not in tasks:
+        raise UserError(f"The task {task} runs in one process; tasks for several processes: {', '.join(tasks)}.")
     processes.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
 
 

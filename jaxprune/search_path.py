@@ -16,15 +16,15 @@ def leave_out_working_directory() -> None:
     names it, or if a package is installed from it. Modules of this package are found without it.
     """
     try:
-        here = os.getcwd()
+        working_directory = os.getcwd()
     except OSError:  # it was removed
         return
     named = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
     first = 0 if sys.flags.safe_path else 1  # the folder of `python -m`; PYTHONPATH follows, then what is installed
     last = first + len(named)
-    is_named = any(entry and os.path.abspath(entry) == here for entry in named)
-    kept = [entry for entry in sys.path[first:last] if entry not in ("", here) or is_named]
-    sys.path[:last] = [entry for entry in sys.path[:first] if entry not in ("", here)] + kept
+    is_named = any(entry and os.path.abspath(entry) == working_directory for entry in named)
+    kept = [entry for entry in sys.path[first:last] if entry not in ("", working_directory) or is_named]
+    sys.path[:last] = [entry for entry in sys.path[:first] if entry not in ("", working_directory)] + kept
 
 
 def with_package(path: list[str]) -> list[str]:

@@ -88,8 +88,8 @@ def _operands(line: Instruction, shapes: Mapping[str, tuple[Array, ...]]) -> int
 def _outcome(line: Instruction, operands: int) -> int:
     """Bytes of what communication gives: the results, without the operands and numbers among those of its start."""
     arrays = [array for array in line.results if array.shape or not line.op.endswith("-start")]
-    among = operands if line.op.endswith("-start") and line.op != "all-reduce-start" else 0
-    return sum(array.num_bytes for array in arrays) - among
+    operand_bytes = operands if line.op.endswith("-start") and line.op != "all-reduce-start" else 0
+    return sum(array.num_bytes for array in arrays) - operand_bytes
 
 
 def flops(module: Module) -> int:

@@ -72,8 +72,8 @@ class BatchReader:
             batch = {name: np.stack([example[name] for example in examples]) for name in examples[0]}
         if self._beside is not None:
             numbers = zip(rows, copies, strict=True)
-            drawn = list(self._pool.map(lambda number: self._drawn(epoch, *map(int, number)), numbers))
-            batch |= {name: np.stack([arrays[name] for arrays in drawn]) for name in drawn[0]}
+            draws = list(self._pool.map(lambda number: self._drawn(epoch, *map(int, number)), numbers))
+            batch |= {name: np.stack([arrays[name] for arrays in draws]) for name in draws[0]}
         if self.order.seed is None:
             return {**batch, "valid": batch["index"] == indices}
         return batch

@@ -121,9 +121,9 @@ class ImageFolder:
             )
         extensions = decode.EXTENSIONS if self.num_frames else video.EXTENSIONS
         if next(image_files(self.root, (), extensions), None) is not None:
-            read, there = ("clips", "pictures") if self.num_frames else ("images", "videos")
+            read, media = ("clips", "pictures") if self.num_frames else ("images", "videos")
             return (
-                f"{folder} holds {there} and no {files}, but the network reads {read}: give a folder of {files}, or "
+                f"{folder} holds {media} and no {files}, but the network reads {read}: give a folder of {files}, or "
                 f"another network."
             )
         contents = f"class directories with {files}" if labels else files
@@ -186,9 +186,9 @@ def open_split(
     if split is None or not top.is_dir() or (split == "train" and not splits):
         return ImageFolder(root, labels=labels, exif=exif, name=label, reader=reader)
     if split not in splits:
-        there = f"the splits {', '.join(splits)}" if splits else "no split directories (such as train/ and test/)"
+        contents = f"the splits {', '.join(splits)}" if splits else "no split directories (such as train/ and test/)"
         kind = (reader or _PICTURES).kind.capitalize()
-        raise UserError(f"{kind} folder {label!r} has no split {split!r}: it holds {there}.{nearest(split, splits)}")
+        raise UserError(f"{kind} folder {label!r} has no split {split!r}: it holds {contents}.{nearest(split, splits)}")
     class_names = _classes([top / s for s in splits], label, reader or _PICTURES) if labels else None
     options = {"class_names": class_names, "name": f"{label}/{split}", "reader": reader}
     return ImageFolder(top / split, labels=labels, exif=exif, **options)

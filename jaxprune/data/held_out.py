@@ -84,8 +84,8 @@ def _held_out(folder: ImageFolder, share: float, seed: int) -> set[int]:
     for number in range(len(folder)):
         inside = Path(folder.path(number)).relative_to(folder.root)
         # The hash of a name does not depend on other files.
-        drawn = hashlib.blake2b(f"{seed}/{inside.as_posix()}".encode(errors="surrogateescape")).digest()
-        groups[inside.parts[0] if folder.class_names else ""].append((drawn, number))
+        digest = hashlib.blake2b(f"{seed}/{inside.as_posix()}".encode(errors="surrogateescape")).digest()
+        groups[inside.parts[0] if folder.class_names else ""].append((digest, number))
     held = set()
     for group in groups.values():
         count = min(max(round(share * len(group)), 1), len(group) - 1)

@@ -67,5 +67,5 @@ class Sample(Picked):
     def __init__(self, source: Source, count: int):
         count = min(count, len(source))
         ends = np.arange(count + 1) * len(source) // max(count, 1)
-        drawn = generator(0, SAMPLE, 0, 0).integers(0, np.diff(ends))
-        super().__init__(source, (ends[:-1] + drawn).tolist())
+        offsets = generator(0, SAMPLE, 0, 0).integers(0, np.diff(ends))
+        super().__init__(source, (ends[:-1] + offsets).tolist())

@@ -231,19 +231,19 @@ class DToP(Segmenter):
         keys = split_key(fold_in(key, stage))
         runner = BlockRunner(walk.tokens, prefix, train=train, key=keys[0], all_patches=False)
         runner.aside = [("fuse", rows) for rows in walk.waiting]
-        there = lambda tokens: tokens.x * (tokens.policy > 0)[:, :, None].astype(tokens.x.dtype)
+        present_x = lambda tokens: tokens.x * (tokens.policy > 0)[:, :, None].astype(tokens.x.dtype)
         for site in self.sites_of(stage):
             runner.run(self.encoder.block(site), site.grid)
         tokens = runner.tokens
         present = tokens.policy[:, prefix:] > 0
         drop_key = keys[1] if train else None
-        class_logits, row_masks = self.heads[stage](there(tokens)[:, prefix:], present, drop_key)
+        class_logits, row_masks = self.heads[stage](present_x(tokens)[:, prefix:], present, drop_key)
         held = unmerge(present[:, :, None], tokens.assign)[:, :, 0]
         of_patches = unmerge(row_masks.swapaxes(1, 2), tokens.assign).swapaxes(1, 2)
         masks = jnp.where(held[:, None, :], of_patches, walk.masks)
         left = self._without_leaving(tokens, stage, class_logits, row_masks, walk.ranking)
-        gone = ~(unmerge((left.policy > 0)[:, prefix:, None], left.assign)[:, :, 0])
-        output = StageOutput(class_logits, masks, gone, present.sum(1), tuple(map(there, runner.block_outputs)))
+        exited = ~(unmerge((left.policy > 0)[:, prefix:, None], left.assign)[:, :, 0])
+        output = StageOutput(class_logits, masks, exited, present.sum(1), tuple(map(present_x, runner.block_outputs)))
         waiting = tuple(rows for _, rows in runner.aside)
         return Walk(left, waiting, masks, walk.ranking), output
 

@@ -189,13 +189,13 @@ class MaskRCNN(Detector):
         boxes = jnp.where(valid[..., None], objects.boxes, 0.0).astype(jnp.float32)
         logits, offsets = self.rpn(maps)
         places = self.rpn.anchors(maps, images.shape[1])
-        drawn = self._sampling(len(images), sum(map(len, places)), valid.shape[1], train, key)
-        drawn = drawn if sampling is None else sampling
-        losses, of_anchors = self.rpn.losses(logits, offsets, places, boxes, valid, drawn.anchors)
+        sampling_noise = self._sampling(len(images), sum(map(len, places)), valid.shape[1], train, key)
+        sampling_noise = sampling_noise if sampling is None else sampling
+        losses, of_anchors = self.rpn.losses(logits, offsets, places, boxes, valid, sampling_noise.anchors)
         proposals = self.rpn.propose(logits, offsets, places, sizes, train=train)
         options: Any = {"num": self.roi_batch, "overlap": OVERLAP, "num_classes": self.num_classes}
         draw = jax.vmap(lambda *parts: sampled_boxes(*parts, **options))
-        sampled = draw(proposals.boxes, proposals.valid, boxes, objects.classes, valid, drawn.proposals)
+        sampled = draw(proposals.boxes, proposals.valid, boxes, objects.classes, valid, sampling_noise.proposals)
         of_boxes, details = self._box_losses(maps, images, sampled, boxes, objects.classes, valid, sizes)
         losses = {**of_boxes, **losses}
         if self.mask_head is not None and objects.masks is not None:

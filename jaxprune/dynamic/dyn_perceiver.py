@@ -256,8 +256,10 @@ class DynPerceiver(Segmented, Prunable):
         """A stage's exchange: its map reads the latents (after the first), they read the map, then each other."""
         if stage > 1:
             maps = reading(getattr(self, f"cross_att{stage}_z2x"), maps, latents)
-        near = adaptive_average(maps + getattr(self, f"dwc{stage}_x2z")(maps), _READ)
-        latents = getattr(self, f"cross_att{stage}_x2z")(latents, near.reshape(near.shape[0], _READ**2, -1))
+        pooled_maps = adaptive_average(maps + getattr(self, f"dwc{stage}_x2z")(maps), _READ)
+        latents = getattr(self, f"cross_att{stage}_x2z")(
+            latents, pooled_maps.reshape(pooled_maps.shape[0], _READ**2, -1)
+        )
         for layer in getattr(self, f"self_att{stage}"):
             latents = layer(latents)
         return maps, latents

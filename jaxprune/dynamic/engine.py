@@ -260,7 +260,7 @@ def _program(graph: Graph, index: int, segment: Segment, is_last: bool) -> Calla
         state, logits = segment.call(model, state)
         if is_last:
             return None, logits
-        write = lambda there, new: there.at[places].set(new, mode="drop", unique_indices=True)
+        write = lambda buffer, update: buffer.at[places].set(update, mode="drop", unique_indices=True)
         return jax.tree.map(write, room, state), logits
 
     return program

@@ -324,12 +324,12 @@ def _spatial_block(predictor: LatencyPredictor, block: _Block, granularity: int,
     inputs, width, side, stride = block
     out, outputs, patches = side // stride, width * _EXPANSION, {"granularity": granularity, "rate": rate}
     # The gate together with a dense first convolution, or apart from one of patches.
-    together = predictor.conv(inputs, width + 1, side, 1).total
+    joint_seconds = predictor.conv(inputs, width + 1, side, 1).total
     masker = predictor.conv(inputs, 2, side, 1).total
-    apart = masker + predictor.dynamic_conv(inputs, width, side, 1, gathered=False, **patches).total
+    separate_seconds = masker + predictor.dynamic_conv(inputs, width, side, 1, gathered=False, **patches).total
     rest = (
         predictor.dynamic_conv(width, width, side, 3, stride=stride, gathered=False, **patches),
         predictor.dynamic_conv(width, outputs, out, 1, **patches),
         predictor.scatter_add(outputs, out, **patches),
     )
-    return min(together, apart) + _seconds(rest) + _shortcut(predictor, block)
+    return min(joint_seconds, separate_seconds) + _seconds(rest) + _shortcut(predictor, block)

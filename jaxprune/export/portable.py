@@ -25,7 +25,7 @@ CALLS = {
 }
 # How a scatter combines what it writes with what is there.
 COMBINED: dict[str, Callable[[Array, Array], Array]] = {
-    "scatter": lambda there, new: new,
+    "scatter": lambda operand, update: update,
     "scatter-add": jnp.add,
     "scatter-min": jnp.minimum,
 }

@@ -58,8 +58,8 @@ def pixels(
         *frames, height, width, channels = shape
         count, sides = math.prod([max(BATCHES), *frames]), (max(height, _SCENE), max(width, _SCENE))
         scenes = Scenes(split="test", num_examples=count, image_size=sides, seed=0)
-        drawn = np.stack([scenes[i]["image"][:height, :width] for i in range(count)])
-        return drawn.reshape(max(BATCHES), *frames, height, width, channels)
+        crops = np.stack([scenes[i]["image"][:height, :width] for i in range(count)])
+        return crops.reshape(max(BATCHES), *frames, height, width, channels)
     if not len(images):
         raise UserError("There are no images for the comparison: give some, or None for the built-in ones.")
     sized = preprocessing.with_size(shape[-3:-1])

@@ -152,9 +152,9 @@ def focused_rank_loss(
     places = jnp.argsort(order, axis=-1)
     first = jnp.take_along_axis(belongs & _first(belongs, top_k), places, axis=-1)
     rest = _everywhere(scores, where) & ~first
-    among = list_mle_loss(scores, relevance, where=first)
-    between = _pairwise(scores, relevance, first[..., :, None] & rest[..., None, :], threshold, sigma)
-    return _reduced(among + between, reduce_fn)
+    top_loss = list_mle_loss(scores, relevance, where=first)
+    pair_loss = _pairwise(scores, relevance, first[..., :, None] & rest[..., None, :], threshold, sigma)
+    return _reduced(top_loss + pair_loss, reduce_fn)
 
 
 def _wide(x: Array) -> Array:

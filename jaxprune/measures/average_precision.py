@@ -117,13 +117,13 @@ def _of_nothing(content: Mapping[str, Any], class_ids: Any, classes: bool) -> Av
     """The numbers without any detection: 0 where there are objects of the class and the area."""
     objects = [entry for entry in content.get("annotations", ()) if not entry.get("iscrowd")]
     kinds = class_ids.tolist() if classes else [None]  # None: objects of all classes
-    there = np.zeros((len(kinds), len(_AREAS)), bool)
+    has_objects = np.zeros((len(kinds), len(_AREAS)), bool)
     for row, kind in enumerate(kinds):
         for column, (least, most) in enumerate(_AREAS.values()):
-            there[row, column] = any(
+            has_objects[row, column] = any(
                 least <= entry.get("area", 0) <= most for entry in objects if kind in (None, entry["category_id"])
             )
-    values = np.where(there, 0.0, UNDEFINED)
+    values = np.where(has_objects, 0.0, UNDEFINED)
     precision = np.broadcast_to(values[:, 0], (len(_OVERLAPS), 101, len(kinds))).copy()
     recall = np.broadcast_to(values[None, :, :, None], (len(_OVERLAPS), *values.shape, 3)).copy()
     of_area = dict(zip(_AREAS, values.max(0, initial=UNDEFINED).tolist(), strict=True))

@@ -186,10 +186,10 @@ def paired_interval(first: Sequence[ClassMatches], second: Sequence[ClassMatches
 
 def _interval(statistic: Callable[[Int[np.ndarray, "n"]], float], count: int) -> Interval:
     """The jackknife, over `GROUPS` groups of images, of a statistic of how often each image counts."""
-    every, without = np.ones(count, int), []
+    all_images, without = np.ones(count, int), []
     for group in np.array_split(np.random.default_rng(0).permutation(count), min(count, GROUPS)):
-        times = every.copy()
+        times = all_images.copy()
         times[group] = 0
         without.append(statistic(times))
-    value = statistic(every)
+    value = statistic(all_images)
     return Interval(value, *jackknife_interval(value, np.array(without)))

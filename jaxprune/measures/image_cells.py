@@ -43,10 +43,10 @@ def near_any(
     means: Float[np.ndarray, "n rows columns c"], candidates: Float[np.ndarray, "m rows columns c"]
 ) -> Bool[np.ndarray, "n"]:
     """Returns which images have nearly the same means of cells as some of other images."""
-    near = scipy.spatial.KDTree(_coarse(candidates)).query_ball_point(_coarse(means), _LEVELS, p=np.inf)
-    pairs = np.array([(image, candidate) for image, close in enumerate(near) for candidate in close], int).reshape(
-        -1, 2
-    )
+    neighbours = scipy.spatial.KDTree(_coarse(candidates)).query_ball_point(_coarse(means), _LEVELS, p=np.inf)
+    pairs = np.array(
+        [(image, candidate) for image, close in enumerate(neighbours) for candidate in close], int
+    ).reshape(-1, 2)
     alike = np.zeros(len(means), bool)
     alike[pairs[_alike(means, candidates, pairs), 0]] = True
     return alike
@@ -63,6 +63,8 @@ def _alike(first: np.ndarray, second: np.ndarray, pairs: Int[np.ndarray, "m 2"])
     alike = np.zeros(len(pairs), bool)
     for start in range(0, len(pairs), _PAIRS):
         left, right = pairs[start : start + _PAIRS].T
-        apart = np.abs(first[left] - second[right])
-        alike[start : start + _PAIRS] = (apart.mean((1, 2, 3)) <= _LEVELS) & (apart.max((1, 2, 3)) <= _IN_A_CELL)
+        differences = np.abs(first[left] - second[right])
+        alike[start : start + _PAIRS] = (differences.mean((1, 2, 3)) <= _LEVELS) & (
+            differences.max((1, 2, 3)) <= _IN_A_CELL
+        )
     return alike

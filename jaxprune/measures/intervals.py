@@ -157,11 +157,11 @@ def bootstrap_interval(
     """
     indices = np.random.default_rng(seed).integers(0, count, (draws, count))
     chunks = np.array_split(indices, -(-draws // _TOGETHER) or 1)
-    drawn = np.concatenate([np.asarray(statistic(chunk)) for chunk in chunks])
-    drawn = drawn[np.isfinite(drawn)]
-    if not len(drawn):
+    draw_values = np.concatenate([np.asarray(statistic(chunk)) for chunk in chunks])
+    draw_values = draw_values[np.isfinite(draw_values)]
+    if not len(draw_values):
         return math.nan, math.nan
-    low, high = np.percentile(drawn, (2.5, 97.5))
+    low, high = np.percentile(draw_values, (2.5, 97.5))
     return float(low), float(high)
 
 

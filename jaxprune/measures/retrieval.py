@@ -17,13 +17,13 @@ class Retrieved(NamedTuple):
     Attributes:
       nearest: row of the nearest feature of the gallery.
       same: whether that is the full network's nearest, too.
-      among: whether it is one of the full network's k nearest.
+      is_neighbour: whether it is one of the full network's k nearest.
       cosines: between the features of both networks.
     """
 
     nearest: Int[np.ndarray, "n"]
     same: Bool[np.ndarray, "n"]
-    among: Bool[np.ndarray, "n"]
+    is_neighbour: Bool[np.ndarray, "n"]
     cosines: Float[np.ndarray, "n"]
 
 
@@ -39,7 +39,7 @@ def retrieved(
 
     >>> gallery = np.eye(3, dtype=np.float32)
     >>> full, plan = np.array([[1, 0.2, 0]], np.float32), np.array([[0.2, 1, 0]], np.float32)
-    >>> [bool(retrieved(gallery, full, {"plan": plan}, k=k)["plan"].among[0]) for k in (1, 2)]
+    >>> [bool(retrieved(gallery, full, {"plan": plan}, k=k)["plan"].is_neighbour[0]) for k in (1, 2)]
     [False, True]
 
     Args:
@@ -72,7 +72,7 @@ def _nearest_others(
     gallery: Float[np.ndarray, "m d"], queries: Float[np.ndarray, "n d"], *, k: int
 ) -> Int[np.ndarray, "n k"]:
     """The rows of the k nearest features of a gallery whose first rows are the queries, without the query itself."""
-    near = nearest(gallery, queries, k=k + 1)
-    itself = near == np.arange(len(near))[:, None]
+    nearest_rows = nearest(gallery, queries, k=k + 1)
+    itself = nearest_rows == np.arange(len(nearest_rows))[:, None]
     itself[:, -1] |= ~itself.any(1)
-    return near[~itself].reshape(len(near), -1)
+    return nearest_rows[~itself].reshape(len(nearest_rows), -1)

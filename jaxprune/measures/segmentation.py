@@ -116,12 +116,12 @@ def intervals(areas: Areas, *, draws: int = DRAWS, seed: int = 0) -> ScoreInterv
     count = len(areas.right)
     rows = np.random.default_rng(seed).integers(0, count, (draws, count))
     times = np.stack([np.bincount(row, minlength=count) for row in rows])
-    drawn = _of_sums(*(times @ area for area in areas))
+    of_draws = _of_sums(*(times @ area for area in areas))
     of_set = _of_sums(*(area.sum(0, keepdims=True) for area in areas))
     mean_iou, mean_accuracy, overall = (
-        _interval(value[0], values) for value, values in zip(of_set[1:], drawn[1:], strict=True)
+        _interval(value[0], values) for value, values in zip(of_set[1:], of_draws[1:], strict=True)
     )
-    iou = tuple(_interval(of_set[0][0, k], drawn[0][:, k]) for k in range(of_set[0].shape[1]))
+    iou = tuple(_interval(of_set[0][0, k], of_draws[0][:, k]) for k in range(of_set[0].shape[1]))
     return ScoreIntervals(mean_iou, mean_accuracy, overall, iou)
 
 
@@ -130,9 +130,9 @@ def paired_intervals(first: Areas, second: Areas, *, draws: int = DRAWS, seed: i
     count = len(first.right)
     rows = np.random.default_rng(seed).integers(0, count, (draws, count))
     times = np.stack([np.bincount(row, minlength=count) for row in rows])
-    drawn = _of_sums(*(times @ a for a in first))[1] - _of_sums(*(times @ b for b in second))[1]
+    of_draws = _of_sums(*(times @ a for a in first))[1] - _of_sums(*(times @ b for b in second))[1]
     of_set = _of_sums(*(a.sum(0)[None] for a in first))[1] - _of_sums(*(b.sum(0)[None] for b in second))[1]
-    return _interval(of_set[0], drawn)
+    return _interval(of_set[0], of_draws)
 
 
 def image_scores(areas: Areas) -> Float[np.ndarray, "n"]:
@@ -154,8 +154,8 @@ def _row_means(values: np.ndarray) -> np.ndarray:
         return np.where(present, values, 0.0).sum(1) / present.sum(1)
 
 
-def _interval(value: float, drawn: np.ndarray) -> Interval:
-    finite = drawn[np.isfinite(drawn)]
+def _interval(value: float, draw_values: np.ndarray) -> Interval:
+    finite = draw_values[np.isfinite(draw_values)]
     if not len(finite) or not np.isfinite(value):
         return Interval(float(value), float("nan"), float("nan"))
     low, high = np.percentile(finite, (2.5, 97.5))

@@ -48,10 +48,10 @@ class Rankings(NamedTuple):
 
     def by_class(self, base: tuple[str, str], class_names: Sequence[str]) -> list[dict[str, Any]]:
         """A row for each class that occurs: its images, the dense average precision, and its change under each plan."""
-        dense, there = self._of_classes(base), np.flatnonzero(self.labels.any(0))
+        dense, class_ids = self._of_classes(base), np.flatnonzero(self.labels.any(0))
         plans = {name[1]: self._of_classes(name) for name in self.logits if name[0] == base[0] and name != base}
         rows = []
-        for place, number in enumerate(there.tolist()):
+        for place, number in enumerate(class_ids.tolist()):
             start = {
                 "network": base[0],
                 "class": class_names[number],
@@ -72,11 +72,11 @@ def map_without_each(scores: Float[np.ndarray, "n c"], labels: Shaped[np.ndarray
       scores: one for each image and class.
       labels: positive = the class is present; classes without an image are left out.
     """
-    there = np.asarray(labels) > 0
-    ranks, sums, counts = np.arange(1, len(there) + 1), np.zeros(len(there)), np.zeros(len(there))
-    for number in np.flatnonzero(there.any(0)):
+    is_present = np.asarray(labels) > 0
+    ranks, sums, counts = np.arange(1, len(is_present) + 1), np.zeros(len(is_present)), np.zeros(len(is_present))
+    for number in np.flatnonzero(is_present.any(0)):
         order = np.argsort(-np.asarray(scores[:, number], np.float64), kind="stable")
-        hit = there[order, number]
+        hit = is_present[order, number]
         hits = np.cumsum(hit)
         # Images behind the one left out move up by a rank, and have a hit less before them if it was one.
         moved = np.maximum(ranks - 1, 1)
@@ -85,7 +85,7 @@ def map_without_each(scores: Float[np.ndarray, "n c"], labels: Shaped[np.ndarray
         positives = hits[-1] - hit
         sums[order] += (before + behind) / np.maximum(positives, 1)
         counts[order] += positives > 0
-    return np.divide(sums, counts, out=np.full(len(there), np.nan), where=counts > 0)
+    return np.divide(sums, counts, out=np.full(len(is_present), np.nan), where=counts > 0)
 
 
 def _behind(values: np.ndarray) -> np.ndarray:

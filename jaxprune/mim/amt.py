@@ -109,19 +109,19 @@ class AMT(AttentionMasking, MAE):
         self.drive(masker, warmup_epochs, refresh_epochs)
 
     def __call__(
-        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
+        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **draws: Any
     ) -> tuple[Float[Array, ""], AmtOutput]:
         """Returns the loss of a batch of normalised images, and the other outputs.
 
         Args:
           key: draws the random numbers that are not in `drawn`.
-          drawn: see `AttentionMasking.draw_by_attention`.
+          draws: see `AttentionMasking.draw_by_attention`.
 
         Raises:
           UserError: the images are not a batch of floating-point arrays.
         """
         require_float(images, 4)
-        masks, weights = self.draw_by_attention(images, key=key, **drawn)
+        masks, weights = self.draw_by_attention(images, key=key, **draws)
         loss, aux = self.reconstruct(images, masks)
         return loss, AmtOutput(*aux, token_weights=weights)
 

@@ -121,20 +121,20 @@ class AmtSimMIM(AttentionMasking, SimMIM):
         *,
         key: PRNGKeyArray | None = None,
         drop_key: PRNGKeyArray | None = None,
-        **drawn: Any,
+        **draws: Any,
     ) -> tuple[Float[Array, ""], AmtSimmimOutput]:
         """Returns the loss of a batch of normalised images, and the other outputs.
 
         Args:
           key: draws the random numbers that are not in `drawn`.
           drop_key: turns DropPath on.
-          drawn: see `AttentionMasking.draw_by_attention`.
+          draws: see `AttentionMasking.draw_by_attention`.
 
         Raises:
           UserError: the images are not a batch of floating-point arrays.
         """
         require_float(images, 4)
-        masks, weights = self.draw_by_attention(images, key=key, **drawn)
+        masks, weights = self.draw_by_attention(images, key=key, **draws)
         loss, aux = self.reconstruct(images, masks, drop_key=drop_key)
         return loss, AmtSimmimOutput(*aux, token_weights=weights)
 
@@ -144,14 +144,14 @@ class AmtSimMIM(AttentionMasking, SimMIM):
         As published, all patches are embedded, only retained ones are predicted where nothing is rebuilt, and the
         weights of patches are stored instead of being computed in each step.
         """
-        masker, here = self.masker, super().flops(as_published=as_published)
+        masker, parts = self.masker, super().flops(as_published=as_published)
         if not as_published:
-            return AmtSimmimFlops(*here, observe=self.observe_flops())
+            return AmtSimmimFlops(*parts, observe=self.observe_flops())
         cells = masker.num_visible + masker.num_retained if self.reconstruction == "partial" else self.num_patches
         return AmtSimmimFlops(
             self.encoder.overhead().embed * self.num_patches,
-            here.encoder,
-            here.aggregate,
+            parts.encoder,
+            parts.aggregate,
             linear_flops(self.decoder.pred, cells),
             observe=0,
         )

@@ -183,14 +183,14 @@ class Distil(Framework):
         key: PRNGKeyArray | None = None,
         target_feature: Float[Array, "b p q"] | None = None,
         target_cls: Float[Array, "b q"] | None = None,
-        **drawn: Any,
+        **draws: Any,
     ) -> tuple[Float[Array, ""], DistilOutput]:
         """Returns the loss of a batch of normalised images, and the other outputs.
 
         Args:
           key: draws the patches that the student does not see, where there are any.
           target_feature, target_cls: features of every patch and of the image; both or none, instead of the teacher's.
-          drawn: see `InputMasker.draw`.
+          draws: see `InputMasker.draw`.
 
         Raises:
           UserError: the images are not a batch of floating-point arrays; there are no targets.
@@ -200,7 +200,7 @@ class Distil(Framework):
             raise UserError("target_feature and target_cls belong together: pass both or none.")
         if target_feature is None or target_cls is None:
             target_feature, target_cls = self.teach(images)
-        masks = self.draw(images, key=key, **drawn)
+        masks = self.draw(images, key=key, **draws)
         latent = self.encode(images, masks)
         pred, pred_cls = self.decoder(latent, masks), self.decoder.project(self._whole(latent))
         distance = lambda pred, target, where: losses.feature_distillation(

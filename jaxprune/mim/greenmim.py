@@ -140,10 +140,10 @@ class GreenMIM(Framework):
         return features if self.restore == "published" else gather_tokens(features, _ranks(masks.ids_keep))
 
     def __call__(
-        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
+        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **draws: Any
     ) -> tuple[Float[Array, ""], Any]:
         """Returns the loss and the other outputs, see `Framework`; `latent` is in grid order, as published."""
-        loss, aux = super().__call__(images, key=key, **drawn)
+        loss, aux = super().__call__(images, key=key, **draws)
         if self.restore == "published":
             return loss, aux
         return loss, aux._replace(latent=gather_tokens(aux.latent, jnp.argsort(aux.masks.ids_keep, axis=1)))

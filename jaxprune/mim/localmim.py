@@ -427,10 +427,10 @@ class LocalMIM(Framework):
         return (patches - mean) / std
 
     def __call__(
-        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
+        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **draws: Any
     ) -> tuple[Float[Array, ""], LocalReconstruction]:
         require_float(images, 4)
-        masks = self.draw(images, key=key, **drawn)
+        masks = self.draw(images, key=key, **draws)
         latents = self.encode(images, masks)
         preds, targets = self.decoder(latents, masks), self.targets(images)
         learned = self.learned(masks)
@@ -443,10 +443,10 @@ class LocalMIM(Framework):
     def summary(self) -> str:
         blocks, levels = ", ".join(map(str, self.supervised)), len(self.supervised)
         scales = "one scale" if levels == 1 else f"{levels} scales"
-        drawn = ", drawn as strokes along the edges" if isinstance(self.target, HOG) else ""
+        stroke_note = ", drawn as strokes along the edges" if isinstance(self.target, HOG) else ""
         return (
             f"LocalMIM with {self.reconstruction} reconstruction: encoder blocks {blocks} (from 0) predict "
-            f"{self.target.name} at {scales}{drawn}; "
+            f"{self.target.name} at {scales}{stroke_note}; "
             f"{self.masker.mask_ratio:.0%} of the patches are masked, {self.masker.throw_ratio:.0%} never enter a "
             "decoder."
         )

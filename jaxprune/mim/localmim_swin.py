@@ -263,10 +263,10 @@ class LocalMIMSwin(Framework):
         return targets_of_levels(images, self.target, _sides(self.patch_size, self.decoder.maps), biases)
 
     def __call__(
-        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
+        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **draws: Any
     ) -> tuple[Float[Array, ""], LocalReconstruction]:
         require_float(images, 4)
-        masks = self.draw(images, key=key, **drawn)
+        masks = self.draw(images, key=key, **draws)
         latents = self.encode(images, masks)
         preds, targets = self.decoder(latents, masks), self.targets(images)
         weights = self._weights(self.learned(masks))

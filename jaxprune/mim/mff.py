@@ -128,9 +128,9 @@ class MFF(MAE):
         return self.encoder.final_norm(self.fusion([features[i] for i in self.indices]))
 
     def __call__(
-        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
+        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **draws: Any
     ) -> tuple[Float[Array, ""], MffReconstruction]:
-        loss, aux = super().__call__(images, key=key, **drawn)
+        loss, aux = super().__call__(images, key=key, **draws)
         return loss, MffReconstruction(aux.pred, aux.latent, aux.masks, self.fusion.weights())
 
     def flops(self, *, as_published: bool = True) -> Any:

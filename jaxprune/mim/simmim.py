@@ -215,20 +215,20 @@ class SimMIM(Framework):
         *,
         key: PRNGKeyArray | None = None,
         drop_key: PRNGKeyArray | None = None,
-        **drawn: Any,
+        **draws: Any,
     ) -> tuple[Float[Array, ""], SimmimOutput]:
         """Returns the loss of a batch of normalised images, and the other outputs.
 
         Args:
           key: draws the random numbers that are not in `drawn`.
           drop_key: turns DropPath on.
-          drawn: mask, noise, first, retained: see `BlockMasker.draw`.
+          draws: mask, noise, first, retained: see `BlockMasker.draw`.
 
         Raises:
           UserError: the images are not a batch of floating-point arrays.
         """
         require_float(images, 4)
-        return self.reconstruct(images, self.draw(images, key=key, **drawn), drop_key=drop_key)
+        return self.reconstruct(images, self.draw(images, key=key, **draws), drop_key=drop_key)
 
     def reconstruct(
         self, images: Float[Array, "b H W c"], masks: Masks, *, drop_key: PRNGKeyArray | None = None

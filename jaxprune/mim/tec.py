@@ -233,7 +233,7 @@ class TEC(Framework):
         target_feature: Float[Array, "b p q"] | None = None,
         target_attention: Float[Array, "b 1 m h p"] | None = None,
         target_topk_idx: Int[Array, "b 1 k"] | None = None,
-        **drawn: Any,
+        **draws: Any,
     ) -> tuple[Float[Array, ""], TecOutput]:
         """Returns the loss of a batch of normalised images, and the other outputs.
 
@@ -252,7 +252,7 @@ class TEC(Framework):
             targets = self.teach(images)
         else:
             raise UserError("target_feature, target_attention and target_topk_idx belong together: pass all or none.")
-        masks = self.draw(images, key=key, **drawn)
+        masks = self.draw(images, key=key, **draws)
         latent = self.encode(images, masks)
         feature = self.decoder(latent, masks)
         ids = targets.topk_idx[:, 0]

@@ -112,10 +112,12 @@ class Hiera(HierarchicalHost):
         self.img_size, self.grid = (height, width), (height // _PATCH, width // _PATCH)
         self.num_classes, self.depths, self.dtype, self.remat = num_classes, tuple(stages), dtype, remat
         self.patch_embed = _Stem(in_chans, embed_dim, dtype=dtype, rngs=rngs)
-        drawn = lambda *shape: nnx.Param(normal_02(rngs.params(), shape))
-        self.pos_embed_win = nnx.data(drawn(1, embed_dim, _UNIT, _UNIT) if abs_win_pos_embed else None)
+        normal_param = lambda *shape: nnx.Param(normal_02(rngs.params(), shape))
+        self.pos_embed_win = nnx.data(normal_param(1, embed_dim, _UNIT, _UNIT) if abs_win_pos_embed else None)
         rows = self.grid[0] * self.grid[1]
-        self.pos_embed = drawn(1, embed_dim, *global_pos_size) if abs_win_pos_embed else drawn(1, rows, embed_dim)
+        self.pos_embed = (
+            normal_param(1, embed_dim, *global_pos_size) if abs_win_pos_embed else normal_param(1, rows, embed_dim)
+        )
         rates = np.linspace(0, drop_path_rate, sum(stages)).tolist()
         self.blocks, self.maps = nnx.List([]), []
         grid, dim, heads, side = self.grid, embed_dim, num_heads, _UNIT
@@ -219,8 +221,8 @@ class Hiera(HierarchicalHost):
           (the patches, unit by unit and in raster order within one, and their (row, column) on the map).
         """
         (down, across), side, c = self.units, _PATCH * _UNIT, images.shape[-1]
-        there = jax.vmap(lambda ids: jnp.zeros((down * across,), images.dtype).at[ids].set(1))(ids)
-        mask = jnp.repeat(jnp.repeat(there.reshape(-1, down, across, 1), side, axis=1), side, axis=2)
+        unit_mask = jax.vmap(lambda ids: jnp.zeros((down * across,), images.dtype).at[ids].set(1))(ids)
+        mask = jnp.repeat(jnp.repeat(unit_mask.reshape(-1, down, across, 1), side, axis=1), side, axis=2)
         before = self.patch_embed.proj.kernel.shape[0] // 2  # pixels of its neighbours that a patch sees
         padded = jnp.pad(images * mask, ((0, 0), (before, before), (before, before), (0, 0)))
         crop_side = side - _PATCH + self.patch_embed.proj.kernel.shape[0]

@@ -170,9 +170,11 @@ class ViTDetBlock(Block):
         for axis, (side, table) in enumerate(zip(grid, (attention.rel_pos_h, attention.rel_pos_w), strict=True)):
             distances = _of_length(table[...], 2 * side - 1).astype(q.dtype)
             # The product of each query with every distance, of which each key's is one.
-            every = jnp.einsum("bhne,re->bhnr", q, distances) * width**0.5
+            distance_products = jnp.einsum("bhne,re->bhnr", q, distances) * width**0.5
             index = places[..., axis, None] + (side - 1) - jnp.arange(side, dtype=jnp.int32)[None, None]
-            products.append(jnp.take_along_axis(every, jnp.broadcast_to(index[:, None], (*q.shape[:3], side)), axis=3))
+            products.append(
+                jnp.take_along_axis(distance_products, jnp.broadcast_to(index[:, None], (*q.shape[:3], side)), axis=3)
+            )
             is_key = places[..., axis, None] == jnp.arange(side, dtype=jnp.int32)[None, None]
             columns.append(jnp.broadcast_to(is_key[:, None].astype(k.dtype), (*k.shape[:3], side)))
         return Heads(jnp.concatenate(products, axis=-1), jnp.concatenate(columns, axis=-1), v)

@@ -92,12 +92,12 @@ class HieraBlock(Reducible):
         keys = split_key(key, 3)
         drop_keys = keys[:2] if train else (None, None)
         x, normed = tokens.x, self.norm1(tokens.x)
-        here = self._grid(x.shape[1])
-        mixed = self._branch(self.attn.proj(self._gathered(normed, here)), self.ls1, drop_keys[0])
-        x = self._residual(x, normed, here) + mixed
+        grid_in = self._grid(x.shape[1])
+        mixed = self._branch(self.attn.proj(self._gathered(normed, grid_in)), self.ls1, drop_keys[0])
+        x = self._residual(x, normed, grid_in) + mixed
         if self.pools:
-            there = (here[0] // POOLED, here[1] // POOLED)
-            tokens = on_map(x, there) if here == self.arriving else self._pooled_account(tokens, x, here)
+            grid_out = (grid_in[0] // POOLED, grid_in[1] // POOLED)
+            tokens = on_map(x, grid_out) if grid_in == self.arriving else self._pooled_account(tokens, x, grid_in)
         tokens = tokens._replace(x=x)
         work = lambda x: self._branch(self.mlp(self.norm2(x)), self.ls2, None)
         branch, report = self.skip(tokens, attended, work, train=train, key=keys[2])

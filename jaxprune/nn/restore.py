@@ -28,7 +28,7 @@ def set_aside(tokens: Tokens, row_map: Int[Array, "b n"], count: int, num_prefix
     policy = tokens.policy[:, num_prefix_tokens:]
     leaves = (row_map < 0) & (policy > 0)
     ids = jnp.argsort(~leaves, axis=1, stable=True)[:, :count].astype(jnp.int32)
-    there = jax.vmap(lambda leaves, ids: leaves[ids])(leaves, ids)
+    is_present = jax.vmap(lambda leaves, ids: leaves[ids])(leaves, ids)
     of_rows = lambda values: take(values, ids, num_prefix_tokens)[:, num_prefix_tokens:]
 
     def holder(assign: Array, leaves: Array, ids: Array) -> Array:
@@ -38,8 +38,8 @@ def set_aside(tokens: Tokens, row_map: Int[Array, "b n"], count: int, num_prefix
 
     return Tokens(
         x=of_rows(tokens.x),
-        size=jnp.where(there, of_rows(tokens.size), 0),
-        policy=jnp.where(there, of_rows(tokens.policy), 0),
+        size=jnp.where(is_present, of_rows(tokens.size), 0),
+        policy=jnp.where(is_present, of_rows(tokens.policy), 0),
         assign=jax.vmap(holder)(tokens.assign, leaves, ids),
         position=of_rows(tokens.position),
     )

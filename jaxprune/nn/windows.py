@@ -94,5 +94,5 @@ class Windows(NamedTuple):
         """The same for rows at any places of their window, (row, column)."""
         height, width = self.size
         largest = np.asarray([height - 1, width - 1], places.dtype)
-        apart = places[:, :, None] - places[:, None] + largest[None, None, None]
-        return apart[..., 0] * (2 * width - 1) + apart[..., 1]
+        offsets = places[:, :, None] - places[:, None] + largest[None, None, None]
+        return offsets[..., 0] * (2 * width - 1) + offsets[..., 1]

@@ -166,10 +166,10 @@ def at_shares(model: Host, shares: Iterable[float]) -> dict[str, Host]:
       model: the dense network.
       shares: fractions of its FLOPs; of those that hardly differ the largest counts.
     """
-    apart = spaced(shares)
-    networks = smaller_images(model, apart)
+    spaced_shares = spaced(shares)
+    networks = smaller_images(model, spaced_shares)
     blocks = len(model.sites(model.preprocessing.sides))
-    for depth in dict.fromkeys(max(round(share * blocks), 1) for share in apart):
+    for depth in dict.fromkeys(max(round(share * blocks), 1) for share in spaced_shares):
         # The blocks of stages have no single number.
         with contextlib.suppress(UserError):
             if depth < blocks:
@@ -183,11 +183,11 @@ def spaced(shares: Iterable[float]) -> list[float]:
     >>> spaced((0.5, 0.52, 1.0, 0.3))
     [0.52, 0.3]
     """
-    apart: list[float] = []
+    spaced_shares: list[float] = []
     for share in sorted((share for share in shares if share < 1), reverse=True):
-        if not apart or apart[-1] - share > _APART:
-            apart.append(share)
-    return apart
+        if not spaced_shares or spaced_shares[-1] - share > _APART:
+            spaced_shares.append(share)
+    return spaced_shares
 
 
 def smaller_sides(model: Any, shares: Iterable[float]) -> tuple[int, ...]:

@@ -75,11 +75,11 @@ def sample(labels: Int[Array, "n"], keys: Float[Array, "n"], num: int, positive_
     return Sampled(positive, _smallest(keys, negatives, jnp.minimum(num - most, negatives.sum())))
 
 
-def _smallest(keys: Array, among: Array, count: Array) -> Array:
+def _smallest(keys: Array, candidates: Array, count: Array) -> Array:
     """Marks the `count` smallest keys among some; equal keys in order."""
-    order = jnp.argsort(jnp.where(among, keys, jnp.inf), stable=True)
+    order = jnp.argsort(jnp.where(candidates, keys, jnp.inf), stable=True)
     rank = jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype))
-    return among & (rank < count)
+    return candidates & (rank < count)
 
 
 def drawn_first(sampled: Sampled, keys: Float[Array, "n"], num: int) -> tuple[Int[Array, "k"], Bool[Array, "k"]]:

@@ -127,6 +127,6 @@ def _triangle(t: np.ndarray) -> np.ndarray:
 def _cubic(t: np.ndarray, a: float) -> np.ndarray:
     """Keys' cubic convolution kernel."""
     t = np.abs(t)
-    near = ((a + 2.0) * t - (a + 3.0)) * t * t + 1.0
-    far = ((a * t - 5.0 * a) * t + 8.0 * a) * t - 4.0 * a
-    return np.where(t <= 1.0, near, np.where(t < 2.0, far, 0.0))
+    inner = ((a + 2.0) * t - (a + 3.0)) * t * t + 1.0
+    outer = ((a * t - 5.0 * a) * t + 8.0 * a) * t - 4.0 * a
+    return np.where(t <= 1.0, inner, np.where(t < 2.0, outer, 0.0))

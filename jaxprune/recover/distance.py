@@ -101,8 +101,8 @@ def distance(student: View, teacher: View, weights: Weights) -> tuple[Float[Arra
     if weights.patches and all(map(_alike, student.maps, teacher.maps)):
         # A head reads several maps, which need not have one size; a single one may have dropped patches.
         held = student.held[..., None] if len(student.maps) == 1 else True
-        apart = [_relative(x, _on_grid_of(x, y), held) for x, y in zip(student.maps, teacher.maps, strict=True)]
-        parts["patches"] = jnp.stack(apart).mean()
+        distances = [_relative(x, _on_grid_of(x, y), held) for x, y in zip(student.maps, teacher.maps, strict=True)]
+        parts["patches"] = jnp.stack(distances).mean()
     if weights.logits and student.logits is not None and teacher.logits is not None:
         logits = _on_grid_of(student.logits, teacher.logits)
         classes = logits.shape[-1]

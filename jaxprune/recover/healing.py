@@ -142,7 +142,7 @@ def heal(
             write_atomically(workdir / BEST, save({name: np.asarray(array) for name, array in params.items()}))
         writer.metrics(step, "eval", likeness)
 
-    every = max(1, -(-steps // max(settings.evaluations, 1)))
+    interval = max(1, -(-steps // max(settings.evaluations, 1)))
     result = loop.fit(
         lesson.losses(steps),
         lesson.learning.trained,
@@ -153,10 +153,10 @@ def heal(
         total_steps=steps,
         seed=settings.seed,
         log_every=max(1, steps // 200),
-        checkpoint_every=every,
+        checkpoint_every=interval,
         examples_per_step=settings.batch_size,
         keep=1,
-        hooks=[loop.Hook(every, evaluate)],
+        hooks=[loop.Hook(interval, evaluate)],
         schedule=schedule,
         max_seconds=None if settings.steps else 66 * settings.minutes,
         fixed=lesson.fixed,

@@ -131,8 +131,8 @@ def official_sample(
 
 def _nearest(points: Float[Array, "b s"], cdf: Float[Array, "b n"]) -> Int[Array, "b s"]:
     """The index of the nearest sum for each point; ties go to the first."""
-    among = lambda points: first_min(jnp.abs(points[:, :, None] - cdf[:, None, :]), axis=2)
-    return by_rows(among, points, size=attention_kernels.row_block())
+    of_points = lambda points: first_min(jnp.abs(points[:, :, None] - cdf[:, None, :]), axis=2)
+    return by_rows(of_points, points, size=attention_kernels.row_block())
 
 
 def distinct(picked: Int[Array, "b s"], num_tokens: int, num_rows: int) -> tuple[Int[Array, "b k"], Array]:

@@ -79,10 +79,10 @@ class Cropr(Reducer):
         if num_queries < 1:
             raise UserError(f"num_queries={num_queries}: cropr needs at least 1.")
         self.num_heads = num_heads
-        drawn = jax.random.truncated_normal(rngs.params(), -2, 2, (1, num_queries, d), jnp.float32)
-        self.queries = nnx.Param(drawn * d**-0.5)
-        projection = lambda there, bias=False: nnx.data(Linear(d, d, use_bias=bias, rngs=rngs) if there else None)
-        norm = lambda there, eps=1e-6: nnx.data(LayerNorm(d, eps=eps) if there else None)
+        queries = jax.random.truncated_normal(rngs.params(), -2, 2, (1, num_queries, d), jnp.float32)
+        self.queries = nnx.Param(queries * d**-0.5)
+        projection = lambda is_used, bias=False: nnx.data(Linear(d, d, use_bias=bias, rngs=rngs) if is_used else None)
+        norm = lambda is_used, eps=1e-6: nnx.data(LayerNorm(d, eps=eps) if is_used else None)
         self.attn_norm = norm(pre_attn_norm)
         self.q, self.k, self.v = projection(q_proj), projection(k_proj), projection(v_proj)
         # What follows is used in training only.

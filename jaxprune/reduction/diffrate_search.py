@@ -225,9 +225,9 @@ def searched_plan(model: Any) -> Plan:
             "The network has no learned counts: apply Plan('diffrate_search', …) and train it before searched_plan."
         )
     first = next(iter(steps.values()))
-    every = 1 + first.after_dropping.candidates[0]
-    of_layer = lambda layer, name: 1 + int(getattr(steps[layer], name)()) if layer in steps else every
+    num_tokens = 1 + first.after_dropping.candidates[0]
+    of_layer = lambda layer, name: 1 + int(getattr(steps[layer], name)()) if layer in steps else num_tokens
     counts = [
         [of_layer(layer, name) for layer in range(max(steps) + 1)] for name in ("after_dropping", "after_merging")
     ]
-    return plan_of_counts(*counts, tokens=every)
+    return plan_of_counts(*counts, tokens=num_tokens)

@@ -67,8 +67,8 @@ def dpc_knn(
     def to_denser(rows, of_row):
         return jnp.where(density[:, None, :] > of_row[:, :, None], to_present(rows), furthest).min(2)
 
-    apart = distance.by_rows(to_denser, density)
-    centres = best(jnp.log(apart) + density, num_clusters)
+    separation = distance.by_rows(to_denser, density)
+    centres = best(jnp.log(separation) + density, num_clusters)
     assign = distance.nearest(centres)
     if present is not None:
         assign = jnp.where(present, assign, 0)

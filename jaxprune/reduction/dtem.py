@@ -200,9 +200,9 @@ def soft_shares(
 
     def draw(state, _):
         logits, total = state
-        drawn = jax.nn.softmax(logits.reshape(len(logits), -1) / of_share, axis=-1).reshape(logits.shape)
-        left = jnp.maximum(1 - drawn.sum(-1, keepdims=True), least)
-        return (logits + jnp.log(left), total + drawn), None
+        probs = jax.nn.softmax(logits.reshape(len(logits), -1) / of_share, axis=-1).reshape(logits.shape)
+        left = jnp.maximum(1 - probs.sum(-1, keepdims=True), least)
+        return (logits + jnp.log(left), total + probs), None
 
     logits = scores.astype(jnp.float32) / of_score
     (_, total), _ = jax.lax.scan(draw, (logits, jnp.zeros_like(logits)), length=num_merged)

@@ -94,12 +94,12 @@ class DynamicViT(Reducer):
             raise UserError("dynamicvit draws its decisions in training: call the network with key=jax.random.key(0).")
         policy = tokens.policy
         log_probs = self.log_probs(tokens.x, policy * of_patches)[:, prefix:]
-        drawn = straight_through(log_probs + gumbel_noise(key, log_probs.shape))[:, :, 0]
-        decision = drawn * policy[:, prefix:]
+        samples = straight_through(log_probs + gumbel_noise(key, log_probs.shape))[:, :, 0]
+        decision = samples * policy[:, prefix:]
         present = decision > 0.5
         row_map = jnp.where(present, jnp.arange(present.shape[1], dtype=jnp.int32)[None, :], -1)
         reduced = tokens._replace(
-            size=tokens.size.at[:, prefix:].multiply(drawn),
+            size=tokens.size.at[:, prefix:].multiply(samples),
             policy=jnp.concatenate([policy[:, :prefix], decision], axis=1),
             assign=compose(tokens.assign, row_map),
         )

@@ -99,8 +99,8 @@ def _within_cluster(
     rows: Float[Array, "b m n"], of_row: Int[Array, "b m"], *, assign: Int[Array, "b n"], weights: Float[Array, "b n"]
 ) -> Float[Array, "b m"]:
     """The weighted sum of the distances of each row to the tokens of its own cluster."""
-    together = of_row[:, :, None] == assign[:, None, :]
-    return jnp.where(together, weights[:, None, :] * rows, 0).sum(2)
+    same_cluster = of_row[:, :, None] == assign[:, None, :]
+    return jnp.where(same_cluster, weights[:, None, :] * rows, 0).sum(2)
 
 
 class KMedoids(Reducer):

@@ -56,11 +56,11 @@ def fuse(
     from_a = num_merged // 2 if bidirectional else num_merged
     from_b = num_merged - from_a
 
-    def highest(side, among, leaves=None):
+    def highest(side, candidates, leaves=None):
         def of_rows(rows, row_factors):
-            likeness = jnp.maximum((1 + products(rows, vectors[:, among])) / 2, 0) ** (1 / tau_sim)
-            scores = likeness * row_factors[:, :, None] * factors[:, None, among]
-            scores = scores if absent is None else jnp.where(absent[:, None, among], _ABSENT, scores)
+            similarity = jnp.maximum((1 + products(rows, vectors[:, candidates])) / 2, 0) ** (1 / tau_sim)
+            scores = similarity * row_factors[:, :, None] * factors[:, None, candidates]
+            scores = scores if absent is None else jnp.where(absent[:, None, candidates], _ABSENT, scores)
             scores = scores if leaves is None else jnp.where(leaves[:, None, :], _LEAVES, scores)
             return scores.max(2), clusters.first_min(-scores, axis=2)
 
@@ -183,9 +183,9 @@ class MCTF(PairMerger):
 
     def _factors(self, received: Float[Array, "b n"], sizes: Float[Array, "b n"]) -> Float[Array, "b n"]:
         """The part of a row in the scores of its pairs, relative to the largest of the image."""
-        there = sizes > 0
-        lowest = lambda values: jnp.where(there, values, jnp.inf).min(1, keepdims=True)
-        share = lambda values: jnp.where(there, lowest(values) / jnp.where(there, values, 1.0), 1.0)
+        is_present = sizes > 0
+        lowest = lambda values: jnp.where(is_present, values, jnp.inf).min(1, keepdims=True)
+        share = lambda values: jnp.where(is_present, lowest(values) / jnp.where(is_present, values, 1.0), 1.0)
         factors = share(received) ** (1 / self.tau_info) * share(sizes) ** (1 / self.tau_size)
         return factors
 

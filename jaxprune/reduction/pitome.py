@@ -31,14 +31,14 @@ def energy(
       metric: the vectors that are compared.
       absent: True for rows that do not count; they get an infinite energy.
     """
-    there = jnp.ones(metric.shape[:2]) if absent is None else jnp.where(absent, 0.0, 1.0)
+    presence = jnp.ones(metric.shape[:2]) if absent is None else jnp.where(absent, 0.0, 1.0)
 
     def of_rows(cosines):
         above = cosines - margin
         values = jnp.where(above >= 0, above, alpha * jnp.expm1(jnp.minimum(above, 0)))
-        return (values * there[:, None, :]).sum(2)
+        return (values * presence[:, None, :]).sum(2)
 
-    means = Cosines(metric).by_rows(of_rows) / jnp.maximum(there.sum(1, keepdims=True), 1)
+    means = Cosines(metric).by_rows(of_rows) / jnp.maximum(presence.sum(1, keepdims=True), 1)
     return means if absent is None else jnp.where(absent, jnp.inf, means)
 
 

@@ -29,12 +29,12 @@ class Random(Reducer):
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
         b, n = tokens.x.shape[:2]
-        drawn = np.random.default_rng((self.seed, self.step.index)).permutation(n - prefix)
+        permutation = np.random.default_rng((self.seed, self.step.index)).permutation(n - prefix)
         if key is None and not self.step.has_absent:
-            ids = jnp.broadcast_to(jnp.asarray(np.sort(drawn[:num_keep]), jnp.int32)[None, :], (b, num_keep))
+            ids = jnp.broadcast_to(jnp.asarray(np.sort(permutation[:num_keep]), jnp.int32)[None, :], (b, num_keep))
             return keep_rows(tokens, ids, prefix)
         if key is None:
-            scores = jnp.broadcast_to(-jnp.asarray(np.argsort(drawn), jnp.float32)[None, :], (b, n - prefix))
+            scores = jnp.broadcast_to(-jnp.asarray(np.argsort(permutation), jnp.float32)[None, :], (b, n - prefix))
         else:
             scores = jax.random.uniform(key, (b, n - prefix))
         if self.step.has_absent:

@@ -46,13 +46,13 @@ def keep_slider(section: Section, images: Sequence[Scored], grid: tuple[int, ...
       The section.
     """
     name = section.new_id("keep")
-    together = 7  # cells in a row of a wide screen
+    cells_per_row = 7  # cells in a row of a wide screen
     label = f"of {math.prod(grid)} {'tubes' if len(grid) == 3 else 'patches'}"
     if len(grid) == 3:
         tubes = grid[0], grid[1], grid[2]
-        images, grid, together = [_as_strip(image, tubes) for image in images], strip_grid(tubes), 1
+        images, grid, cells_per_row = [_as_strip(image, tubes) for image in images], strip_grid(tubes), 1
     rows, columns = grid
-    figures = "\n".join(_figure(image, (rows, columns), together) for image in images)
+    figures = "\n".join(_figure(image, (rows, columns), cells_per_row) for image in images)
     return section.html(
         f'<div class="keep-slider" id="{name}">\n<style>{_file("css")}</style>\n'
         f'<div class="keep-controls"><label for="{name}-rate">Keep rate</label>'
@@ -73,7 +73,7 @@ def _as_strip(scored: Scored, grid: tuple[int, int, int]) -> Scored:
     return Scored(scored.caption, joined(scored.image, grid[0]), scores)
 
 
-def _figure(scored: Scored, grid: tuple[int, int], together: int) -> str:
+def _figure(scored: Scored, grid: tuple[int, int], cells_per_row: int) -> str:
     height, width = scored.image.shape[:2]
     cells = [_cell(scored.caption, "")]
     for name, scores in scored.scores.items():
@@ -85,7 +85,7 @@ def _figure(scored: Scored, grid: tuple[int, int], together: int) -> str:
         about = f'aria-label="patches of {html.escape(scored.caption)} kept by {html.escape(name)}" role="img"'
         data = f'data-places="{_base64(places)}" data-colours="{_base64(colours)}"'
         cells.append(_cell(name, f'<canvas width="{grid[1]}" height="{grid[0]}" {about} {data}></canvas>'))
-    in_row = -(-len(cells) // -(-len(cells) // together))  # no row with a single cell below a full one
+    in_row = -(-len(cells) // -(-len(cells) // cells_per_row))  # no row with a single cell below a full one
     style = f"--photo:url({data_uri(scored.image)});--shape:{width}/{height};--cells:{in_row}"
     return f'<figure style="{style}" class="keep-cells">{"".join(cells)}</figure>'
 

@@ -28,5 +28,5 @@ class Random(Scorer):
         shape = (images.shape[0], self.num_patches)
         if key is not None:
             return jax.random.uniform(key, shape)
-        drawn = np.random.default_rng(self.seed).uniform(size=self.num_patches)
-        return jnp.broadcast_to(jnp.asarray(drawn, jnp.float32)[None, :], shape)
+        scores = np.random.default_rng(self.seed).uniform(size=self.num_patches)
+        return jnp.broadcast_to(jnp.asarray(scores, jnp.float32)[None, :], shape)

@@ -50,6 +50,6 @@ def representatives(assign: Int[Array, "b p"], noise: Float[Array, "b g p"]) -> 
     """The number of each group, from 1, at its member with the largest noise; 0 elsewhere."""
     groups = noise.shape[1]
     member = assign[:, None, :] == jnp.arange(groups)[None, :, None]
-    drawn = jnp.argmax(jnp.where(member, noise, -1.0), axis=2)
+    member_ids = jnp.argmax(jnp.where(member, noise, -1.0), axis=2)
     number = lambda ids: jnp.zeros(assign.shape[1]).at[ids].max(jnp.arange(1.0, groups + 1))
-    return jax.vmap(number)(drawn)
+    return jax.vmap(number)(member_ids)

@@ -42,13 +42,13 @@ class Batches(Protocol):
 
 
 class Hook(NamedTuple):
-    """A function to call every `steps` steps and after the last one, such as an evaluation.
+    """A function to call every `interval` steps and after the last one, such as an evaluation.
 
     It writes through the passed writer, before the step's checkpoint, so that a resumed run writes each line exactly
     once. The state belongs to the loop: its arrays are donated to the next step.
     """
 
-    every: int
+    interval: int
     run: Callable[[int, TrainState, Writer], None]
 
 
@@ -165,7 +165,7 @@ def fit(
         def run_hooks(step: int, last: bool) -> bool:
             """Runs the hooks due after a step; returns False if a signal ended them early, so that all are repeated."""
             for hook in hooks:
-                if last or step % hook.every == 0:
+                if last or step % hook.interval == 0:
                     losses.check()
                     try:
                         with stop.interrupting(), wall.on(EVALUATION):

@@ -63,9 +63,9 @@ def default_places(depth: int) -> tuple[tuple[int, ...], ...]:
     >>> default_places(2)
     ((0, 1), (0,), (1,))
     """
-    every = tuple(range(depth))
+    all_blocks = tuple(range(depth))
     early = tuple(sorted({depth * part // 6 for part in (1, 2, 3)} - {0}))
-    return tuple(dict.fromkeys(filter(None, (every, every[: depth * 2 // 3], quarters(depth), early))))
+    return tuple(dict.fromkeys(filter(None, (all_blocks, all_blocks[: depth * 2 // 3], quarters(depth), early))))
 
 
 def require_untrained(methods: Iterable[str]) -> None:
@@ -187,8 +187,8 @@ def below_stairs(plan: Plan, stairs: Sequence[int], patches: int) -> Plan:
     for at in plan.steps:
         count = at.amount.tokens(patches, patches)
         nearest = min(stairs, key=lambda stair: abs(stair - count), default=0)
-        near = nearest > 0 and abs(nearest - count) <= _NEAR * patches
-        steps.append(at.changed(amount=Count(nearest)) if near else at)
+        is_close = nearest > 0 and abs(nearest - count) <= _NEAR * patches
+        steps.append(at.changed(amount=Count(nearest)) if is_close else at)
     return Plan(steps=steps)
 
 

@@ -89,9 +89,9 @@ def _near_by_features(
     pairs = []
     for start in range(0, len(features), _ROWS):
         rows = slice(start, start + _ROWS)
-        near = features[rows] @ features.T >= _FEATURES
+        similar_features = features[rows] @ features.T >= _FEATURES
         same, mirrored = (patterns[0][rows] @ turned.T for turned in patterns)
-        left, right = np.nonzero(near & (np.maximum(same, mirrored) >= _PATTERN))
+        left, right = np.nonzero(similar_features & (np.maximum(same, mirrored) >= _PATTERN))
         pairs.append(np.stack([left + start, right], 1)[left + start < right])
     return np.concatenate(pairs)
 

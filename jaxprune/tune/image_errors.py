@@ -85,7 +85,7 @@ def agreement_errors(
     if dense.values.ndim == 1:
         return dense.values != plan.values
     queries = {"plan": plan.values}
-    return ~retrieved(bank.values, dense.values, queries, k=neighbours, in_gallery=in_bank)["plan"].among
+    return ~retrieved(bank.values, dense.values, queries, k=neighbours, in_gallery=in_bank)["plan"].is_neighbour
 
 
 def accuracy_errors(

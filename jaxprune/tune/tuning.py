@@ -141,8 +141,8 @@ def tune(
     if unreadable := count - len(readable):
         why += f" {unreadable} of {count} images cannot be read, and were left out."
     if copies := len(readable) - len(np.unique(readable)):
-        near = "pixels" if features is None else "pixels or the network's features"
-        why += f" Of {count} images {copies} are copies or, by {near}, near copies of others, and were left out."
+        criterion = "pixels" if features is None else "pixels or the network's features"
+        why += f" Of {count} images {copies} are copies or, by {criterion}, near copies of others, and were left out."
     about = kind.about(bound)
     why += lessons.note + f" The risk is {about}." * graded
     evaluated = [*((plan, len(SHARES) - 1) for plan in (*plans, *cascades)), *rejected]

@@ -51,7 +51,7 @@ class Row:
     sent_away: float = column("sent to other slices", "GiB")
     communication: float = column("communication", "ms")
     hidden: float = column("computes, all hidden")
-    apart: float = column("computes, none hidden")
+    exposed: float = column("computes, none hidden")
 
     @property
     def key(self) -> tuple[str, str, str, str, int]:
@@ -65,9 +65,9 @@ class Row:
         if costs is None:
             return cls(*key, remat, False, step.refused or float("nan"), *[float("nan")] * 8)
         hidden = costs.ms / max(costs.ms, costs.communication)
-        apart = costs.ms / (costs.ms + costs.communication)
+        exposed = costs.ms / (costs.ms + costs.communication)
         sent = (costs.sent, costs.sent_away, costs.communication)
-        return cls(*key, remat, True, costs.total, costs.tflop, costs.ms, costs.share, *sent, hidden, apart)
+        return cls(*key, remat, True, costs.total, costs.tflop, costs.ms, costs.share, *sent, hidden, exposed)
 
 
 def config_of(size: str, method: str, images: int, mesh: str, remat: bool, smoke: bool) -> Any:

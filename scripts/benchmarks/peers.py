@@ -130,8 +130,8 @@ class Process:
         assert self._popen.stdout is not None
         line = self._popen.stdout.readline()
         if not line:
-            said = [line for line in self._log.read_text().splitlines() if line.strip()]
-            raise Failed(said[-1].strip() if said else "no answer")
+            log_lines = [line for line in self._log.read_text().splitlines() if line.strip()]
+            raise Failed(log_lines[-1].strip() if log_lines else "no answer")
         return json.loads(line)
 
     def _signal(self, name: str) -> None:

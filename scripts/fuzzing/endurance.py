@@ -120,7 +120,7 @@ class Disk:
                 os.posix_fallocate(file.fileno(), 0, excess)
 
 
-def disturbed(disk: Disk, run: Path, steps: int, checkpoint: int, every: float) -> dict[str, Any]:
+def disturbed(disk: Disk, run: Path, steps: int, checkpoint: int, interval: float) -> dict[str, Any]:
     """Trains to the end, with SIGTERM every so many seconds and a disk that is full in every other stretch."""
     counts: dict[str, Any] = {"signals": 0, "slowest": 0.0, "refused": 0, "raw": 0}
     stretch = 0
@@ -131,7 +131,7 @@ def disturbed(disk: Disk, run: Path, steps: int, checkpoint: int, every: float) 
             program = subprocess.Popen(train(run, steps), cwd=ROOT, stdout=log, stderr=log)
             sent = 0.0
             try:
-                status = program.wait(every)
+                status = program.wait(interval)
             except subprocess.TimeoutExpired:
                 program.send_signal(signal.SIGTERM)
                 sent = time.monotonic()

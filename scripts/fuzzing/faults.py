@@ -236,7 +236,7 @@ def on_a_slow_disk(delay: float, position: int = 0, fault: int | None = None) ->
     return meet
 
 
-def scene(name: str, process: Process, work: Path, every: int, note: Callable[[str], None], delay: float = 0.0) -> Row:
+def scene(name: str, process: Process, work: Path, stride: int, note: Callable[[str], None], delay: float = 0.0) -> Row:
     """Ends or refuses every call of a scene, one at a time; `note` is told what was harmed."""
     job, preparation = SCENES[name]
     before, run = work / f"before {name}", work / _RUN
@@ -256,7 +256,7 @@ def scene(name: str, process: Process, work: Path, every: int, note: Callable[[s
             raise SystemExit(f"{name} ends otherwise where each call takes {delay:g} s.")
     counts: Counter[str] = Counter()
     slowest = 0.0
-    for position in range(1, len(calls) + 1, every):
+    for position in range(1, len(calls) + 1, stride):
         for fault in faults_of(calls[position - 1]):
             _fresh(run, before)
             ended = process.run(job, str(run), fault=on_a_slow_disk(delay, position, fault))
@@ -299,7 +299,7 @@ def _done(ended: Ended) -> Ended:
 
 
 def rows(
-    only: list[str], every: int, folder: Path | None, note: Callable[[str], None], delay: float = 0.0
+    only: list[str], stride: int, folder: Path | None, note: Callable[[str], None], delay: float = 0.0
 ) -> Iterator[Row]:
     """Yields a row for each scene."""
     logging.disable(logging.ERROR)
@@ -312,7 +312,7 @@ def rows(
         process = Process(JOBS, work / _RUN)
         try:
             for name in only:
-                yield scene(name, process, work, every, note, delay)
+                yield scene(name, process, work, stride, note, delay)
         finally:
             process.kill()
 

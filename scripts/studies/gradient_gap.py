@@ -92,10 +92,10 @@ def randomness(arguments, batches, seed):
 
 def measure(of_mae, of_methods, weights, batches, draws):
     """Returns {(method, throw ratio): for each batch, the gap of all parameters and that of the encoder}."""
-    drawn = list(zip(batches, draws, strict=True))
-    references = [of_mae(weights, *pair) for pair in drawn]
+    samples = list(zip(batches, draws, strict=True))
+    references = [of_mae(weights, *pair) for pair in samples]
     return {
-        key: [gaps(gradients(weights, *pair), reference) for pair, reference in zip(drawn, references, strict=True)]
+        key: [gaps(gradients(weights, *pair), reference) for pair, reference in zip(samples, references, strict=True)]
         for key, gradients in of_methods.items()
     }
 

@@ -221,8 +221,8 @@ def paired(results: np.ndarray, baseline: np.ndarray) -> tuple[float, float]:
 def cosine(vectors: np.ndarray, references: np.ndarray) -> float:
     """Returns the mean cosine of those rows that are not zero in `vectors`."""
     vectors, references = (values.reshape(-1, values.shape[-1]).astype(np.float32) for values in (vectors, references))
-    there = np.any(vectors != 0, axis=1)
-    a, b = vectors[there], references[there]
+    is_nonzero = np.any(vectors != 0, axis=1)
+    a, b = vectors[is_nonzero], references[is_nonzero]
     return float(((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).mean())
 
 
@@ -242,8 +242,8 @@ def row(
     name: str, rate: float, outputs: dict, dense: dict, heads: Heads, labels: np.ndarray, cost: float
 ) -> dict[str, Any]:
     """Returns the row of the table for a plan, compared with the dense network."""
-    linear, near = heads.classes(outputs["pooled"])
-    linear_dense, near_dense = heads.classes(dense["pooled"])
+    linear, knn = heads.classes(outputs["pooled"])
+    linear_dense, knn_dense = heads.classes(dense["pooled"])
     difference, half = paired(linear == labels, linear_dense == labels)
     return {
         "method": name,
@@ -251,8 +251,8 @@ def row(
         "linear": float((linear == labels).mean()),
         "linear - dense": difference,
         "±": half,
-        "kNN": float((near == labels).mean()),
-        "kNN - dense": paired(near == labels, near_dense == labels)[0],
+        "kNN": float((knn == labels).mean()),
+        "kNN - dense": paired(knn == labels, knn_dense == labels)[0],
         "agreement": float((linear == linear_dense).mean()),
         "cosine, pooled": cosine(outputs["pooled"], dense["pooled"]),
         "cosine, patches left": float(outputs["cosine"].mean()) if "cosine" in outputs else 1.0,

@@ -78,14 +78,14 @@ def splitting(dense: np.ndarray, plans: list[np.ndarray], neighbours: int):
         errors = np.stack([plan != dense for plan in plans])
         return lambda bank: errors
     length = lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    near = [length(features) @ length(dense).T for features in (dense, *plans)]
-    for cosine in near:
+    cosines = [length(features) @ length(dense).T for features in (dense, *plans)]
+    for cosine in cosines:
         np.fill_diagonal(cosine, -np.inf)  # an image does not retrieve itself
 
     def errors_of(bank: np.ndarray) -> np.ndarray:
-        dense_cosines = near[0][:, bank]
+        dense_cosines = cosines[0][:, bank]
         nearest = np.argpartition(-dense_cosines, min(neighbours, len(bank) - 1), axis=1)[:, :neighbours]
-        return np.stack([~(plan[:, bank].argmax(1)[:, None] == nearest).any(1) for plan in near[1:]])
+        return np.stack([~(plan[:, bank].argmax(1)[:, None] == nearest).any(1) for plan in cosines[1:]])
 
     return errors_of
 

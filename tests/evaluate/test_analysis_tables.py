@@ -272,7 +272,7 @@ def test_memory_of_distances_grows_neither_with_plans_nor_with_images(tmp_path, 
             found.append(Observed(who, path))
         pairs = [(found[0], other) for other in found[1:]]
         tracemalloc.start()
-        apart = proxies._apart(pairs, (1,))
+        apart = proxies._feature_distances(pairs, (1,))
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         read = [alignment.features(observed["layer_1"]) for observed in found]

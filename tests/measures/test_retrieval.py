@@ -22,18 +22,18 @@ def test_the_nearest_and_whether_it_is_one_of_the_full_networks():
     of_plan = retrieved(GALLERY, full, {"plan": plan}, k=2)["plan"]
     assert of_plan.nearest.tolist() == [2, 4, 0]
     assert of_plan.same.tolist() == [False, True, False]
-    assert of_plan.among.tolist() == [True, True, False]
+    assert of_plan.is_neighbour.tolist() == [True, True, False]
     np.testing.assert_allclose(of_plan.cosines, np.cos(np.radians([17, 0, 39])), atol=1e-6)
 
 
 def test_the_full_network_finds_its_own_nearest():
     of_full = retrieved(GALLERY, towards(5, 33), {"dense": towards(5, 33)}, k=1)["dense"]
-    assert of_full.same.all() and of_full.among.all()
+    assert of_full.same.all() and of_full.is_neighbour.all()
 
 
 def test_a_small_gallery_has_fewer_nearest():
     of_plan = retrieved(GALLERY[:2], towards(90), {"plan": towards(0)}, k=5)["plan"]
-    assert of_plan.among.tolist() == [True] and of_plan.same.tolist() == [False]
+    assert of_plan.is_neighbour.tolist() == [True] and of_plan.same.tolist() == [False]
 
 
 @pytest.mark.parametrize(("images", "k"), [(0, 5), (3, 0)])
@@ -45,6 +45,6 @@ def test_nothing_to_retrieve_is_refused(images, k):
 def test_an_image_of_the_gallery_does_not_find_itself():
     # The nearest other of 0 degrees is 20; the plan sees the image at 79 degrees, then at 2.
     first = retrieved(GALLERY, GALLERY[:1], {"plan": towards(79)}, k=1, in_gallery=True)["plan"]
-    assert first.nearest.tolist() == [4] and first.among.tolist() == [False]
+    assert first.nearest.tolist() == [4] and first.is_neighbour.tolist() == [False]
     own = retrieved(GALLERY, GALLERY[:1], {"plan": towards(2)}, k=1, in_gallery=True)["plan"]
-    assert own.nearest.tolist() == [1] and own.among.tolist() == [True]
+    assert own.nearest.tolist() == [1] and own.is_neighbour.tolist() == [True]

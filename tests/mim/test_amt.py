@@ -103,7 +103,7 @@ def test_the_counts_are_the_published_ones():
 
 def test_epochs_0_to_40_are_mae():
     model = create()
-    assert model.keepers(steps_per_epoch=10) == (EncoderCopy(first=410, every=400),)
+    assert model.keepers(steps_per_epoch=10) == (EncoderCopy(first=410, period=400),)
     assert [model.phase(epoch) for epoch in (0, 40, 41)] == [{"warmup": True}, {"warmup": True}, {}]
 
 

@@ -80,7 +80,7 @@ def test_a_copy_of_parameters_is_refreshed_now_and_then():
         (kept,) = batch["kept"]["snapshot"].values()
         return value, {**metrics, "kept": jnp.sum(kept), "offset": batch["fixed"]["offset"]}
 
-    copy = EncoderCopy(first=1, every=2, prefix="linear.bias")
+    copy = EncoderCopy(first=1, period=2, prefix="linear.bias")
     now, seen = run(4, loss, keepers=(copy,), fixed={"offset": jnp.float32(2.0)}, accumulate=2)
     biases = [parameters()["linear.bias"], *(params["linear.bias"] for params, _ in seen)]
     # After steps 1 and 3; a step sees what was kept before it.

@@ -145,14 +145,14 @@ def seconds(passes: Sequence[Pass]) -> float:
 def run(images_pass: Pass, members: Sequence[Member]) -> list[Observed]:
     """Makes the missing observations, several plans per pass over the images; returns those of all members."""
     for start in range(0, len(images_pass.members), images_pass.config.together):
-        together = images_pass.members[start : start + images_pass.config.together]
-        forwards = {member.plan: images_pass.forwards[member.plan] for member in together}
-        label = f"{images_pass.network} {start + 1}-{start + len(together)} of {len(images_pass.members)}"
+        pass_members = images_pass.members[start : start + images_pass.config.together]
+        forwards = {member.plan: images_pass.forwards[member.plan] for member in pass_members}
+        label = f"{images_pass.network} {start + 1}-{start + len(pass_members)} of {len(images_pass.members)}"
         batches = inputs.eval_batches(images_pass.config, images_pass.source)
         collectors = [Observations(list(forwards))]
         (arrays,) = run_over(batches, forwards, collectors, inputs.mesh(images_pass.config), desc=label)
         if processes.leads():
-            for member in together:
+            for member in pass_members:
                 write(images_pass.paths[member.plan], images_pass.keys[member.plan], arrays[member.plan])
         processes.wait("observed")
     return [

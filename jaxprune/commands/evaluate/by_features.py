@@ -49,8 +49,10 @@ def evaluate(candidates: Mapping[str, Contestant], origin: str, config: Config, 
         plans_page.kept_patches(section, kept)
         reporting.broken_files(section, *sources.values())
     print(rows.brief())
-    among = {f"one of the nearest, {row.plan}": row.among.value for row in rows if row.plan != DENSE}
-    return {**among, "images": len(full), "gallery": len(gallery.index)}
+    neighbour_shares = {
+        f"one of the nearest, {row.plan}": row.neighbour_share.value for row in rows if row.plan != DENSE
+    }
+    return {**neighbour_shares, "images": len(full), "gallery": len(gallery.index)}
 
 
 def _vectors(
@@ -82,7 +84,7 @@ def _row(name: str, candidate: Contestant, result: Retrieved, right: Mapping[str
     is_full = name == DENSE
     return RetrievalRow(
         plan=name,
-        among=share(int(result.among.sum()), count),
+        neighbour_share=share(int(result.neighbour_share.sum()), count),
         same=share(int(result.same.sum()), count),
         cosine=float(result.cosines.mean()),
         accuracy=share(int(right[name].sum()), count) if right else None,

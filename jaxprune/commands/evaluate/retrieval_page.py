@@ -27,7 +27,7 @@ class RetrievalRow:
     """What a network retrieves from a gallery of the full network's features."""
 
     plan: str = column("plan")
-    among: Interval = column("one of the nearest", format=".1%", ends=("low", "high"))
+    neighbour_share: Interval = column("one of the nearest", format=".1%", ends=("low", "high"))
     same: Interval = column("the nearest", format=".1%")
     cosine: float = column("cosine", format=".3f")
     accuracy: Interval | None = column("class of the nearest", format=".1%")
@@ -61,11 +61,11 @@ def describe(section: Section, rows: Table[RetrievalRow], gallery: int, queries:
     )
     reduced = [row for row in rows if row.plan != DENSE]
     plot = plots.scatter_plot(
-        {row.plan: ([row.gflops], [row.among.value]) for row in reduced},
+        {row.plan: ([row.gflops], [row.neighbour_share.value]) for row in reduced},
         "GFLOPs",
         "one of the nearest",
         pareto=("min", "max"),
-        intervals={row.plan: [(row.among.low, row.among.high)] for row in reduced},
+        intervals={row.plan: [(row.neighbour_share.low, row.neighbour_share.high)] for row in reduced},
         shares=True,
     )
     section.figure(
@@ -91,7 +91,7 @@ def pictures(
       preprocessing: of the images.
     """
     gallery, queries = images
-    missed = np.stack([~result.among for result in results.values()])
+    missed = np.stack([~result.neighbour_share for result in results.values()])
     differing = np.flatnonzero(missed.any(0))
     if not len(differing):
         return
@@ -101,7 +101,7 @@ def pictures(
         cells.append(label(framed_picture(sources["eval"], queries.index[query], preprocessing, None), "query"))
         for name, result in results.items():
             row = result.nearest[query]
-            right = None if name == DENSE else result.among[query]
+            right = None if name == DENSE else result.neighbour_share[query]
             cells.append(label(framed_picture(sources["train"], gallery.index[row], preprocessing, right), name))
     section.figure(
         tile(cells, 1 + len(results), _GAP, WHITE),

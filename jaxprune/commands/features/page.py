@@ -95,13 +95,13 @@ def nearest_images(
       preprocessing: of the images.
     """
     (train, held_out), names = labelled, sources[0].class_names
-    drawn = probed.drawn
-    feature, predicted = drawn.features, probed.predictions[drawn.name]
+    probe_row = probed.drawn
+    feature, predicted = probe_row.features, probed.predictions[probe_row.name]
     right = predicted == held_out.labels
     queries = _some(right, DRAWN)
     rows = nearest(train.vectors[feature], held_out.vectors[feature][queries], k=NEIGHBOURS)
     lines = []
-    for query, near in zip(queries, rows, strict=True):
+    for query, neighbours in zip(queries, rows, strict=True):
         truth, voted = int(held_out.labels[query]), int(predicted[query])
         verdict = "right" if right[query] else f"predicted {names[voted]}"
         query_picture = framed_picture(sources[1], held_out.index[query], preprocessing, right[query])
@@ -110,14 +110,14 @@ def nearest_images(
                 framed_picture(sources[0], train.index[row], preprocessing, train.labels[row] == truth),
                 f"{names[train.labels[row]]}{'' if train.labels[row] == truth else ': another class'}",
             )
-            for row in near
+            for row in neighbours
         ]
         lines.append(beside([label(query_picture, f"{names[truth]}: {verdict}"), tile(cells, NEIGHBOURS)], _GAP))
     picture = tile(lines, columns=1, pad=_GAP, background=WHITE)
     section.figure(
         picture,
         f"Left, held-out images; to the right of each the training images with the nearest {feature} features by "
-        f"cosine, nearest first. Green: the classifier ({drawn.name}) is right, or the neighbour has the image's "
+        f"cosine, nearest first. Green: the classifier ({probe_row.name}) is right, or the neighbour has the image's "
         f"class; orange: not. As many right as wrong images are shown; of all {len(right)}, {right.mean():.1%} are "
         "right.",
     )

@@ -113,9 +113,9 @@ def _schedules(
 
     by_name = {}
     new_names = (*_NEW, *(f"{part}*" for part in model.classifier_parts if part != "fc_norm."))
-    apart = settings.backbone_scale != 1.0 or bool(settings.freeze_epochs)
+    has_backbone_schedule = settings.backbone_scale != 1.0 or bool(settings.freeze_epochs)
     for name, scale in scales.items():
-        pretrained = apart and not any(fnmatchcase(name, new) for new in new_names)
+        pretrained = has_backbone_schedule and not any(fnmatchcase(name, new) for new in new_names)
         if pretrained or not settings.limits_decay:
             by_name[name] = schedule(1.0 if settings.limits_decay else scale, pretrained)
     return by_name

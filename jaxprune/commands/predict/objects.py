@@ -27,10 +27,10 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     results = found(model, image)
     classes, colours = [result["category_id"] for result in results], palette(len(names))
     shape: Any = image.shape[:2]
-    drawn = object_pictures.draw(TestedImage(0, image, shape, results), results, classes, colours)
-    path = picture.write(config, workdir, drawn)
+    detection_image = object_pictures.draw(TestedImage(0, image, shape, results), results, classes, colours)
+    path = picture.write(config, workdir, detection_image)
     with reporting.report_section(workdir, origin, "Prediction", picture.slug(config)) as section:
-        section.figure(drawn, f"{config.image}: {len(results)} objects with a score of at least {LEAST}.")
+        section.figure(detection_image, f"{config.image}: {len(results)} objects with a score of at least {LEAST}.")
         if present := sorted(set(classes)):
             section.figure(legend([names[k] for k in present], [colours[k] for k in present]), alt="Legend")
         rows = [

@@ -42,9 +42,9 @@ def slug(config: Config) -> str:
     return f"predict-{Path(config.image).stem}"
 
 
-def write(config: Config, workdir: Path, drawn: Any) -> Path:
+def write(config: Config, workdir: Path, image: Any) -> Path:
     """Writes what was drawn to `workdir`, and returns the file."""
     writer = Writer(workdir, tensorboard=False)
-    path = writer.images(0, slug(config), drawn)
+    path = writer.images(0, slug(config), image)
     writer.close()
     return path

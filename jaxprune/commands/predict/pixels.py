@@ -25,10 +25,10 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     shares = np.bincount(classes.reshape(-1), minlength=len(names)) / classes.size
     order, colours = np.argsort(-shares, kind="stable"), palette(len(names))
     present = [int(k) for k in order if shares[k]]
-    drawn = overlay(image, classes, colours)
-    path = picture.write(config, workdir, drawn)
+    overlay_image = overlay(image, classes, colours)
+    path = picture.write(config, workdir, overlay_image)
     with reporting.report_section(workdir, origin, "Prediction", picture.slug(config)) as section:
-        section.gallery([image, drawn], [str(config.image), "predicted classes"], columns=2)
+        section.gallery([image, overlay_image], [str(config.image), "predicted classes"], columns=2)
         key = legend([names[k] for k in present], [colours[k] for k in present])
         section.figure(key, alt="Legend")
         rows = [{"class": names[k], "share of pixels": float(shares[k])} for k in present]

@@ -144,8 +144,8 @@ def _loss_fn(config: Config, parts: Split, phase: dict[str, Any]) -> LossFn:
         flip_key, mask_key = jax.random.split(key)
         images = random_flip(flip_key, batch["image"]) if config.flip else batch["image"]
         model = merge(parts.graph, params, batch.get(FIXED, {}))
-        drawn = {name: batch[name] for name in ("noise", "retained") if name in batch}
-        call = {**phase, **batch.get(KEPT, {}), **drawn}
+        host_masks = {name: batch[name] for name in ("noise", "retained") if name in batch}
+        call = {**phase, **batch.get(KEPT, {}), **host_masks}
         return model.training_loss(inputs.normalized(config, images), mask_key, **call), {}
 
     return loss_fn

@@ -247,13 +247,13 @@ def _speed(section: Section, summary: Table[ScorerRow], caption: str) -> None:
 
 
 def _insertion_deletion(section: Section, setting: Setting, pruned: Pruned) -> None:
-    drawn = {name: _curves(pruned, name, num_scored(setting.model)) for name in setting.scorers}
+    curves = {name: _curves(pruned, name, num_scored(setting.model)) for name in setting.scorers}
     chance, names = _chance(setting)["chance"], short_names(setting.scorers)
     for curve, xlabel, better in (
         ("insertion", "share of patches there", "max"),
         ("deletion", "share of patches removed", "min"),
     ):
-        lines = {name: (pair[curve][0], pair[curve][1].mean(-1)) for name, pair in drawn.items() if pair}
+        lines = {name: (pair[curve][0], pair[curve][1].mean(-1)) for name, pair in curves.items() if pair}
         if lines:
             areas = {names[name]: _area(pruned, name, num_scored(setting.model), curve) for name in lines}
             stands_out = findings.finding(areas, "area under the curve", of="scorers", better=better, spec=".2f")

@@ -103,7 +103,7 @@ def measure(config: Config, classifier: Classifier, opened: ScorerSet) -> prunin
         keep=[pruning.num_kept(model, rate) for rate in config.keep_rates],
         curve=insertion_deletion.counts(pruning.num_scored(model), config.curve_steps),
         seed=config.seed,
-        drawn=_spaced(len(images), pruning.DRAWN),
+        picture_indices=_spaced(len(images), pruning.DRAWN),
     )
 
 

@@ -139,15 +139,15 @@ def _pictures(section: Section, rows: Mapping[str, BenchmarkRow], best: Benchmar
             groups = patches.assign[-1][index], patches.grids[-1]
             picture = token_groups(upscale(image), *groups, average=True, thickness=1)
             cells.append(label(picture, "Random keeps" if name == beside else f"{_method(name)} keeps"))
-    said = [
+    sentences = [
         f"{name} is {findings.with_interval(rows[name].cost.promise.range, '.2f')} times as fast as the dense network, "
         f"{points(lost(rows[name], rows[DENSE]))}"
         for name in names
     ]
     section.figure(
         tile(cells, 1 + len(names)),
-        f"What is left of the patches. {'; '.join(said)}. Dropped patches are grey; patches merged into one token have "
-        "their mean colour, and a border of one colour.",
+        f"What is left of the patches. {'; '.join(sentences)}. Dropped patches are grey; patches merged into one token "
+        "have their mean colour, and a border of one colour.",
     )
 
 
@@ -267,8 +267,11 @@ def did_it_help(tuned: dict[str, Any], scratch: dict[str, Any], pre: dict[str, A
     start = f"**Pre-training {word}**" if word else "**Whether pre-training helped cannot be told from these images**"
     against = "for as many steps as fine-tuning"
     if pre is not None:
-        together, alone = seconds_of_steps(pre) + seconds_of_steps(tuned), seconds_of_steps(scratch)
-        against = f"for the time of both phases ({together:.0f} s of steps, and {alone:.0f} s from scratch)"
+        pretrained_seconds, scratch_seconds = seconds_of_steps(pre) + seconds_of_steps(tuned), seconds_of_steps(scratch)
+        against = (
+            f"for the time of both phases ({pretrained_seconds:.0f} s of steps, and {scratch_seconds:.0f} s from "
+            "scratch)"
+        )
     return (
         f"{start}: {points(change)} over training from scratch {against}. In brackets the 95 % interval over "
         f"{tuned['held_out']} held-out images (Newcombe), of one run each."

@@ -104,7 +104,8 @@ def differences(
       images: returns images by number.
     """
     places = {
-        name: np.flatnonzero(said.classes != dense.classes)[:_OF_EACH].tolist() for name, said in opinions.items()
+        name: np.flatnonzero(network_opinion.classes != dense.classes)[:_OF_EACH].tolist()
+        for name, network_opinion in opinions.items()
     }
     numbers = sorted({number for picked in places.values() for number in picked})
     pictures = dict(zip(numbers, images(numbers), strict=True)) if numbers else {}

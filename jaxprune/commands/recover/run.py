@@ -89,10 +89,10 @@ def _compared(config: Config, teacher: Host, healing: Healing, train: Source, te
     ]
     plain = page.Comparison(Table(rows), results, judge is not None and judge.head is not None, fair=healing.fair)
     first = inputs.eval_batches(config, Picked(sample, range(min(DRAWN, len(sample)))))
-    drawn = plain._replace(kept=pictures.kept_patches(healed, first, mesh))
+    comparison = plain._replace(kept=pictures.kept_patches(healed, first, mesh))
     if judge is None:
-        return drawn
-    return drawn._replace(
+        return comparison
+    return comparison._replace(
         rates=pictures.by_rate(
             students, healed, config.keep_rates if len(config.keep_rates) > 1 else (), opinions[DENSE],
             lambda model, desc: Opinion.of(judge, replies(model, sample, desc)), config.seed,

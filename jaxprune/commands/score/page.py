@@ -91,7 +91,7 @@ def draw(
     readable = [index for index, why in enumerate(why for path in paths for why in read_part(path).broken) if not why]
     count = min(limit, len(readable))
     spread = {readable[place * len(readable) // count] for place in range(count)}
-    drawn: list[Scored] = []
+    examples: list[Scored] = []
     numbers = itertools.count()
     for path in paths:
         part = read_part(path)
@@ -102,8 +102,8 @@ def draw(
             scored = Scored(name, pictures.read(index), {text: values[row] for text, values in part.scores.items()})
             file = re.sub(r"[^\w.-]+", "_", str(Path(name).with_suffix("")))
             Image.fromarray(drawing(scored, opened, keep_rates)).save(folder / f"{index:06d}_{file}.png")
-            drawn.append(scored)
-    return drawn
+            examples.append(scored)
+    return examples
 
 
 def drawing(scored: Scored, opened: ScorerSet, keep_rates: Sequence[float]) -> np.ndarray:
@@ -143,7 +143,7 @@ def _strips(scored: Scored, opened: ScorerSet, keep_rates: Sequence[float]) -> n
 def describe(
     section: Section,
     opened: ScorerSet,
-    drawn: Sequence[Scored],
+    examples: Sequence[Scored],
     shares: Table[SharedPatches],
     broken: Mapping[str, str],
     keep_rate: float,
@@ -154,7 +154,7 @@ def describe(
 
     Args:
       opened: the scorers.
-      drawn: pictures and their scores.
+      examples: the pictures that are drawn, and their scores.
       shares: what `agreement` returned.
       broken: pictures that cannot be read, and why.
       keep_rate: initial value of the slider.
@@ -168,14 +168,14 @@ def describe(
         f"the others are {'dark, and grey where a slider shows them' if clips else 'grey'}. {networks} "
         f"{about_images(opened.preprocessing)}"
     )
-    if 0 < len(drawn) < num_images:
+    if 0 < len(examples) < num_images:
         section.text(
-            f"All {num_images} were scored; {len(drawn)} of them, spread evenly over the list of files, are drawn here "
-            "(`--config.num_pictures`)."
+            f"All {num_images} were scored; {len(examples)} of them, spread evenly over the list of files, are drawn "
+            "here (`--config.num_pictures`)."
         )
     if clips:
-        section.gallery([drawing(scored, opened, (keep_rate,)) for scored in drawn], columns=1)
-    keep_slider(section, drawn, opened.grid, keep_rate=keep_rate)
+        section.gallery([drawing(scored, opened, (keep_rate,)) for scored in examples], columns=1)
+    keep_slider(section, examples, opened.grid, keep_rate=keep_rate)
     first = next(iter(opened.scorers))
     section.table(shares, caption=f"Share of its patches that {first} also keeps, over all images")
     if broken:

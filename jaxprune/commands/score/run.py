@@ -30,12 +30,12 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         if len(broken) == len(pictures.names):
             raise UserError(f"No image of {config.images} can be read: {next(iter(broken.values()))}")
         rates = config.keep_rates
-        drawn = page.draw(workdir / "pictures", pictures, opened, paths, rates, config.num_pictures)
+        examples = page.draw(workdir / "pictures", pictures, opened, paths, rates, config.num_pictures)
         shares = page.agreement(paths, opened, rates)
         with reporting.report_section(workdir, config.images, "Patches that matter", "score") as section:
             host = config.run or f"{config.model.name} {config.model.weights}".strip()
             about = about_scorers(config.scorers, proposal=config.proposal, weights=config.weights, host=host)
             total = len(pictures.names) - len(broken)
-            page.describe(section, opened, drawn, shares, broken, rates[len(rates) // 2], about, total)
+            page.describe(section, opened, examples, shares, broken, rates[len(rates) // 2], about, total)
     unreadable = {"unreadable": len(broken)} if broken else {}
     return {"images": len(pictures.names) - len(broken), **unreadable, "scores": str(workdir / "scores")}

@@ -186,7 +186,7 @@ def add_pictures(
     pictures, captions = [], []
     for picture in outcome.worst:
         maps = (picture.label_map, picture.prediction)
-        drawn = (picture.image, *(overlay(picture.image, classes, colours) for classes in maps))
-        pictures += [upscale(panel) for panel in drawn]
+        panels = (picture.image, *(overlay(picture.image, classes, colours) for classes in maps))
+        pictures += [upscale(panel) for panel in panels]
         captions += [f"image {picture.index}", "labels", f"predictions, mIoU {picture.score:.1%}"]
     section.gallery(pictures, captions, columns=3)

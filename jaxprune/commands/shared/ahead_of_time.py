@@ -103,8 +103,8 @@ def savings(config: Config, target: Target) -> list[dict[str, Any]]:
     network = "mim" if "mim" in config else "model"
     remat = {f"{network}.remat": True} if config[network].get("remat") is False else {}
     fsdp = {"mesh": "fsdp=-1"} if target.chips > 1 and "fsdp" not in config.mesh else {}
-    together = {**remat, **fsdp} if remat and fsdp else {}
-    return [changes for changes in (remat, fsdp, together) if changes]
+    combination = {**remat, **fsdp} if remat and fsdp else {}
+    return [changes for changes in (remat, fsdp, combination) if changes]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -155,9 +155,9 @@ def test_of_run(defaults: Config, config: Config, key: str) -> Config:
     recorded = inputs.recorded_config(config.run) if Path(config.run).is_dir() else {}
     values: dict[str, Any] = {**defaults.to_dict(), key: str(config.run)}
     of_run = ("batch_size", "test", "test_batch")
-    here = ("plans", "keep_rate", "reduction_loc", "scorer", "smaller_images", "seed", "mesh")
+    overrides = ("plans", "keep_rate", "reduction_loc", "scorer", "smaller_images", "seed", "mesh")
     values |= {name: recorded[name] for name in of_run if name in values and name in recorded}
-    values |= {name: config[name] for name in here if name in config}
+    values |= {name: config[name] for name in overrides if name in config}
     return ConfigDict({**values, "data": {**values["data"], "source": ""}})
 
 

@@ -132,13 +132,13 @@ def finding(points: Iterable[Point], value: str) -> str:
     values = {point.name: point.value for point in reduced}
     level = leaders(values)
     cheapest = min(level, key=lambda name: cost[name])
-    among = f"; the cheapest of them is {cheapest}" if len(level) > 1 else ""
+    cheapest_note = f"; the cheapest of them is {cheapest}" if len(level) > 1 else ""
     difference = next(point.difference for point in reduced if point.name == cheapest)
     paired = ""
     if not math.isnan(difference.value):
         paired = f"; {cheapest} minus {dense.name}: {findings.with_interval(difference, f'+{spec}')}, paired by image"
     return (
-        f"{findings.finding(values, value, spec=spec)}{among}, with {cost[cheapest]:.3g} GFLOPs. "
+        f"{findings.finding(values, value, spec=spec)}{cheapest_note}, with {cost[cheapest]:.3g} GFLOPs. "
         f"{dense.name} has {findings.with_interval(dense.value, spec)} with {dense.gflops:.3g}{paired}."
     )
 

@@ -90,7 +90,7 @@ def _pictures(section: Section, config: Config, workdir: Path, examples: Any) ->
 
 def _origin(labels: Config) -> str:
     """What the picture of reconstructions says of the labels, which may be made in another way than it shows."""
-    values = {name: labels.get(name, drawn) for name, drawn in _DRAWN.items()}
+    values = {name: labels.get(name, default) for name, default in _DRAWN.items()}
     ways = [f"labels.{name}={value}" for name, value in values.items() if value != _DRAWN[name]]
     if not ways:
         return "The origin of the labels: reconstructions with and without the patch marked in red."

@@ -74,6 +74,6 @@ def removals(framework: Any, preprocessing: Preprocessing, images: np.ndarray, m
         restored = [upscale(picture) for picture in to_uint8(restored, mean, std)]
         cells += [label(upscale(image), "image"), label(restored[0], "from the visible patches")]
         for picture, patch, amount in zip(restored[1:], patches, change, strict=True):
-            gone = np.arange(framework.num_patches) == patch
-            cells.append(label(outline_patches(picture, gone, framework.grid, _RED), f"changed by {amount:.3f}"))
+            is_removed = np.arange(framework.num_patches) == patch
+            cells.append(label(outline_patches(picture, is_removed, framework.grid, _RED), f"changed by {amount:.3f}"))
     return tile(cells, 5)

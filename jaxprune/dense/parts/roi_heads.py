@@ -137,10 +137,10 @@ class BoxHead(nnx.Module):
         predicted = jnp.take_along_axis(parts, label[:, None, None], axis=1)[:, 0]
         unit = jnp.array([0.0, 0.0, 1.0, 1.0])[None]
         start, targets = (jnp.where(positive[:, None], part, unit) for part in (sampled.boxes, boxes))
-        apart = jnp.abs(predicted - box_ops.encode(start, targets, self.weights)).sum(-1)
+        l1_distance = jnp.abs(predicted - box_ops.encode(start, targets, self.weights)).sum(-1)
         return {
             "loss_cls": (entropy * sampled.valid).sum() / count,
-            "loss_box_reg": jnp.where(positive, apart, 0.0).sum() / count,
+            "loss_box_reg": jnp.where(positive, l1_distance, 0.0).sum() / count,
         }
 
     def boxes(self, offsets: Float[Array, "n d"], start: Float[Array, "n 4"]) -> Float[Array, "n d"]:

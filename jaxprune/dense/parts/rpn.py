@@ -124,18 +124,18 @@ class RPN(nnx.Module):
         Returns:
           (losses, (matches, sampled) of each image).
         """
-        every = jnp.asarray(np.concatenate(places))
+        all_anchors = jnp.asarray(np.concatenate(places))
         all_logits, all_offsets = jnp.concatenate(logits, axis=1), jnp.concatenate(offsets, axis=1)
 
         def of_image(logits, offsets, boxes, valid, keys):
-            matches = match(box_ops.iou(boxes, every), valid, low=LOW, high=HIGH, low_quality=True)
+            matches = match(box_ops.iou(boxes, all_anchors), valid, low=LOW, high=HIGH, low_quality=True)
             sampled = sample(matches.labels, keys, self.batch, POSITIVE_FRACTION)
-            targets = jnp.where(sampled.positive[:, None], boxes[matches.objects], every)
-            apart = jnp.abs(offsets - box_ops.encode(every, targets, box_ops.RPN_WEIGHTS)).sum(-1)
+            targets = jnp.where(sampled.positive[:, None], boxes[matches.objects], all_anchors)
+            l1_distance = jnp.abs(offsets - box_ops.encode(all_anchors, targets, box_ops.RPN_WEIGHTS)).sum(-1)
             labels = sampled.positive.astype(jnp.float32)
             entropy = jnp.logaddexp(0.0, logits) - labels * logits
             read = sampled.positive | sampled.negative
-            return (entropy * read).sum(), (apart * sampled.positive).sum(), matches, sampled
+            return (entropy * read).sum(), (l1_distance * sampled.positive).sum(), matches, sampled
 
         entropies, distances, matches, sampled = jax.vmap(of_image)(all_logits, all_offsets, boxes, valid, keys)
         count = self.batch * len(boxes)

@@ -75,8 +75,8 @@ class TokenEngine:
         self.calls[0, self.rows[0]] += 1
         for stage in range(1, self._stages):
             arriving = walk.tokens.x.shape[1] - self._prefix
-            there = np.asarray(walk.tokens.policy)[:, self._prefix :] > 0
-            longest = int(there.sum(1).max())
+            is_present = np.asarray(walk.tokens.policy)[:, self._prefix :] > 0
+            longest = int(is_present.sum(1).max())
             rows = min((size for size in self.buckets if size >= longest), default=arriving)
             walk, output = self._go_on(self._arrays, walk, stage, min(rows, arriving))
             self.rows.append(min(rows, arriving))

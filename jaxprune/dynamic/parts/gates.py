@@ -50,8 +50,8 @@ def decide(
       noise: Gumbel noise; None for the most probable decision.
       temperature: of the softmax that gives the gradient.
     """
-    drawn = logits if noise is None else logits + noise.astype(logits.dtype)
-    return Gate(straight_through(drawn / temperature)[..., computes], logits)
+    noisy_logits = logits if noise is None else logits + noise.astype(logits.dtype)
+    return Gate(straight_through(noisy_logits / temperature)[..., computes], logits)
 
 
 def gumbel(uniform: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

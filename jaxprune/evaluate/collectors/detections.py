@@ -42,7 +42,7 @@ class DetectionCollector:
         self, image: int, boxes: Any, scores: Any, classes: Any, masks: Any, extent: Any, shape: Any
     ) -> list[dict[str, Any]]:
         boxes = on_original(boxes, extent, shape)
-        there = (boxes[:, 2:] > boxes[:, :2]).all(1)
+        is_nonempty = (boxes[:, 2:] > boxes[:, :2]).all(1)
         results = [
             {
                 "image_id": image,
@@ -51,11 +51,14 @@ class DetectionCollector:
                 "bbox": [box[0], box[1], box[2] - box[0], box[3] - box[1]],
             }
             for box, score, label in zip(
-                boxes[there].astype(float).tolist(), scores[there].tolist(), classes[there].tolist(), strict=True
+                boxes[is_nonempty].astype(float).tolist(),
+                scores[is_nonempty].tolist(),
+                classes[is_nonempty].tolist(),
+                strict=True,
             )
         ]
         if masks is not None:
-            for result, mask, box in zip(results, masks[there], boxes[there], strict=True):
+            for result, mask, box in zip(results, masks[is_nonempty], boxes[is_nonempty], strict=True):
                 pasted = paste(mask[None], box[None], (int(shape[0]), int(shape[1])))[0]
                 result["segmentation"] = encode(pasted >= THRESHOLD)
         return results

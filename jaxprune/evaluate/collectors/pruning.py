@@ -100,7 +100,7 @@ def measure(
     keep: Iterable[int],
     curve: Iterable[int] = (),
     seed: int = 0,
-    drawn: Iterable[int] = (),
+    picture_indices: Iterable[int] = (),
 ) -> Pruned:
     """Runs a classifier on whole images, with the patches that each scorer keeps, and without these patches.
 
@@ -112,13 +112,13 @@ def measure(
       keep: the numbers of patches to keep.
       curve: the numbers of patches to keep for insertion, and to leave for deletion.
       seed: seed of random scorers.
-      drawn: `index` of the images to draw.
+      picture_indices: `index` of the images to draw.
     """
     curve = set(curve) - {num_scored(model)}
     forward = (_forward if model.sites()[0].removable else _forward_by_plan)(
         model, scorers, sorted(curve | set(keep)), sorted(curve), seed
     )
-    collectors = (Stacked("pruned", ("index", "label")), _Images(drawn))
+    collectors = (Stacked("pruned", ("index", "label")), _Images(picture_indices))
     (outputs, columns), images = run_over(batches, {"pruned": forward}, collectors, mesh, desc="prune")
     scores = {name: outputs["scores"][name] for name in scorers}  # a jitted program returns them sorted by name
     pruned = Pruned(
@@ -198,11 +198,11 @@ def _forward_by_plan(
     def scores_of(arrays: Any, images: Array, number: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         """The scores to draw, on the scorer's grid, and the scores for the plan."""
         images, key = pixels(images, record), jax.random.fold_in(jax.random.key(seed), number)
-        drawn, read = {}, {}
+        picture_scores, plan_scores = {}, {}
         for name, scorer in zip(scorers, merge(opened.graph, arrays, {}), strict=True):
-            drawn[name] = scorer(images, key=key)
-            read[name], grids[name] = scorer.native_scores(images, key=key)
-        return drawn, read
+            picture_scores[name] = scorer(images, key=key)
+            plan_scores[name], grids[name] = scorer.native_scores(images, key=key)
+        return picture_scores, plan_scores
 
     @functools.partial(jax.jit, static_argnames=("grid", "count"))
     def predict(arrays: Any, images: Array, labels: Array, scores: Any, grid: Any, count: int) -> tuple[Array, Array]:
@@ -215,15 +215,15 @@ def _forward_by_plan(
 
     def call(arrays: Any, batch: Mapping[str, jax.Array]) -> dict[str, Any]:
         images, labels = batch["image"], batch["label"]
-        drawn, read = scores_of(arrays["scorers"], images, batch["number"][0])
+        picture_scores, plan_scores = scores_of(arrays["scorers"], images, batch["number"][0])
         kept, removed = {(DENSE, patches): predict(arrays["model"], images, labels, None, None, patches)}, {}
-        for name, scores in read.items():
+        for name, scores in plan_scores.items():
             answer = lambda scores, count, name=name: predict(
                 arrays["model"], images, labels, scores, grids[name], count
             )
             kept |= {(name, count): answer(scores, count) for count in keep}
             removed |= {(name, count): answer(-scores, count)[0] for count in curve}
-        return _outputs(drawn, kept, removed)
+        return _outputs(picture_scores, kept, removed)
 
     return Forward(
         call, {"model": {**parts.params, **parts.rest}, "scorers": {**opened.params, **opened.rest}}, compiled=False

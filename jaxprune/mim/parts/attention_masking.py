@@ -70,8 +70,8 @@ class AttentionMasking:
 
     def keepers(self, steps_per_epoch: float | int) -> tuple[EncoderCopy]:
         """The copy of the encoder that weights patches."""
-        first, every = (math.ceil(epochs * steps_per_epoch) for epochs in (self.warmup_epochs, self.refresh_epochs))
-        return (EncoderCopy(first, every),)
+        first, period = (math.ceil(epochs * steps_per_epoch) for epochs in (self.warmup_epochs, self.refresh_epochs))
+        return (EncoderCopy(first, period),)
 
     def phase(self, epoch: int) -> dict[str, Any]:
         """`warmup=True` in the epochs of the warm-up."""
@@ -86,7 +86,7 @@ class AttentionMasking:
         snapshot: Mapping[str, Array] | None = None,
         attn_map: Float[Array, "b *sides"] | None = None,
         ids_shuffle: Int[Array, "b n"] | None = None,
-        **drawn: Any,
+        **draws: Any,
     ) -> tuple[Masks, Float[Array, "b p"] | None]:
         """Draws the masks of a batch, and returns the weights of its patches; None if masks were drawn without weights.
 
@@ -98,13 +98,13 @@ class AttentionMasking:
           ids_shuffle: see `WeightedMasker.draw`.
         """
         if warmup:
-            return self.warmup_masker.draw(len(images), key=key, **drawn), None
+            return self.warmup_masker.draw(len(images), key=key, **draws), None
         weights = None
         if attn_map is not None:
             weights = patch_weights(attn_map.reshape(images.shape[:3]), self.patch_size)
         elif ids_shuffle is None:
             weights = attention_weights(self._observer(snapshot), images)
-        return self.masker.draw(len(images), key=key, weights=weights, ids_shuffle=ids_shuffle, **drawn), weights
+        return self.masker.draw(len(images), key=key, weights=weights, ids_shuffle=ids_shuffle, **draws), weights
 
     def _observer(self, snapshot: Mapping[str, Array] | None) -> Any:
         if snapshot is None:

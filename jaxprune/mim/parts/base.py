@@ -180,9 +180,9 @@ class Framework(nnx.Module):
         """The network that fine-tuning and scorers use after pre-training."""
         return self.encoder
 
-    def draw(self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any) -> Masks:
+    def draw(self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **draws: Any) -> Masks:
         """Draws the masks of a batch; see `Masker.draw`."""
-        return self.masker.draw(images.shape[0], key=key, **drawn)
+        return self.masker.draw(images.shape[0], key=key, **draws)
 
     def encode(
         self, images: Float[Array, "b H W c"], masks: Masks, *, drop_key: PRNGKeyArray | None = None
@@ -211,7 +211,7 @@ class Framework(nnx.Module):
         return masks.retained if self.reconstruction == "partial" else masks.masked
 
     def __call__(
-        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **drawn: Any
+        self, images: Float[Array, "b H W c"], *, key: PRNGKeyArray | None = None, **draws: Any
     ) -> tuple[Float[Array, ""], Any]:
         """Returns the loss of a batch of normalised images, and the other outputs, including `masks`.
 
@@ -222,7 +222,7 @@ class Framework(nnx.Module):
           UserError: the images are not a batch of floating-point arrays.
         """
         require_float(images, 4)
-        return self.reconstruct(images, self.draw(images, key=key, **drawn))
+        return self.reconstruct(images, self.draw(images, key=key, **draws))
 
     def reconstruct(
         self, images: Float[Array, "b H W c"], masks: Masks, **encoding: Any

@@ -12,12 +12,12 @@ class EncoderCopy(NamedTuple):
 
     Attributes:
       first: number of steps before the first refresh; until then the copy is the initial encoder.
-      every: number of steps between later refreshes.
+      period: number of steps between later refreshes.
       prefix: prefix of the names of its parameters.
     """
 
     first: int
-    every: int
+    period: int
     prefix: str = "encoder."
 
     name = "snapshot"
@@ -30,5 +30,5 @@ class EncoderCopy(NamedTuple):
         self, kept: Mapping[str, Array], observed: Any, steps: Int[Array, ""], params: Mapping[str, Array]
     ) -> dict[str, Array]:
         """The copy after `steps` steps, which led to `params`."""
-        due = (steps >= self.first) & ((steps - self.first) % self.every == 0)
+        due = (steps >= self.first) & ((steps - self.first) % self.period == 0)
         return {name: jnp.where(due, params[name], array) for name, array in kept.items()}

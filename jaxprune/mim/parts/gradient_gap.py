@@ -38,7 +38,7 @@ def gradient_gap(gradients: Mapping[str, Array], reference: Mapping[str, Array])
 
 
 def loss_gradients(
-    parts: Split, weights: Mapping[str, Array], images: Float[Array, "b H W c"], **drawn: Any
+    parts: Split, weights: Mapping[str, Array], images: Float[Array, "b H W c"], **draws: Any
 ) -> dict[str, Array]:
     """Returns the gradient of a framework's loss at `weights`.
 
@@ -46,10 +46,10 @@ def loss_gradients(
       parts: the split framework; only its structure and its fixed arrays are used.
       weights: {dotted name: array}; names that the framework lacks are ignored.
       images: normalised images.
-      drawn: key, noise, first; with the same noise every framework sees the same patches.
+      draws: key, noise, first; with the same noise every framework sees the same patches.
     """
 
     def loss(params):
-        return merge(parts.graph, params, parts.rest)(images, **drawn)[0]
+        return merge(parts.graph, params, parts.rest)(images, **draws)[0]
 
     return jax.grad(loss)({name: weights[name] for name in parts.params})

@@ -192,10 +192,10 @@ class HOG(Target):
         (down, along), (height, width) = self.cells, self.cell_size
         shape = (b, p, self.in_chans, self.num_bins, down, along)
         strength = jnp.clip(pred.astype(jnp.float32).reshape(shape).mean(2), 0, 1)
-        drawn = jnp.einsum("bpnij,nyx->bpiyjx", strength, jnp.asarray(strokes((height, width), self.num_bins)))
-        drawn = jnp.clip(drawn, 0, 1).reshape(b, p, down * height * along * width, 1)
+        brightness = jnp.einsum("bpnij,nyx->bpiyjx", strength, jnp.asarray(strokes((height, width), self.num_bins)))
+        brightness = jnp.clip(brightness, 0, 1).reshape(b, p, down * height * along * width, 1)
         dark, light = (limit(images, axis=(1, 2, 3)).reshape(b, 1, 1, 1) for limit in (jnp.min, jnp.max))
-        grey = dark + (light - dark) * drawn
+        grey = dark + (light - dark) * brightness
         return jnp.broadcast_to(grey, (*grey.shape[:3], self.in_chans)).reshape(b, p, -1)
 
 

@@ -11,8 +11,8 @@ from jaxprune.ops.patch_sampling import furthest_sampling_host
 class HostMasks:
     """Draws what `RandomMasker.draw` takes for one image, in NumPy: `noise` (p,), and `retained` (p,).
 
-    >>> drawn = HostMasks((4, 4), num_visible=4, num_retained=6)(np.random.default_rng(0))
-    >>> sorted(drawn), int(drawn["retained"].sum())
+    >>> masks = HostMasks((4, 4), num_visible=4, num_retained=6)(np.random.default_rng(0))
+    >>> sorted(masks), int(masks["retained"].sum())
     (['noise', 'retained'], 6)
 
     Args:

@@ -78,8 +78,8 @@ class LinearDecoder(Decoder):
         """Maps cells to an image, in float32; in the layer's output, channels vary slowest and columns fastest."""
         values = self.pred(cells).astype(jnp.float32)
         (rows, columns), (height, width), c = self.grid, self.stride, self.in_chans
-        apart = values.reshape(-1, rows, columns, c, height, width).transpose(0, 1, 4, 2, 5, 3)
-        return apart.reshape(-1, rows * height, columns * width, c)
+        raster = values.reshape(-1, rows, columns, c, height, width).transpose(0, 1, 4, 2, 5, 3)
+        return raster.reshape(-1, rows * height, columns * width, c)
 
     def patches(self, images: Float[Array, "b H W c"], masks: Masks) -> Float[Array, "b p q"]:
         """Cuts an image into predictions of its patches; zeros where there is none."""

@@ -87,12 +87,12 @@ class Masker:
         """Number of patches per image that the encoder does not see."""
         return self.num_patches - self.num_visible
 
-    def draw(self, batch: int, *, key: PRNGKeyArray | None = None, **drawn: Any) -> Masks:
+    def draw(self, batch: int, *, key: PRNGKeyArray | None = None, **draws: Any) -> Masks:
         """Draws the masks of `batch` images.
 
         Args:
           key: draws the random numbers that are not in `drawn`.
-          drawn: random numbers (noise, first, …) to use, so that masks can be reproduced or compared with a reference.
+          draws: random numbers (noise, first, …) to use, so that masks can be reproduced or compared with a reference.
         """
         raise NotImplementedError
 
@@ -270,10 +270,10 @@ class SharedMasker(RandomMasker):
         Raises:
           UserError: there are neither random numbers nor a key, or the number of rows is neither 1 nor the batch size.
         """
-        drawn = {name: x for name, x in (("noise", noise), ("first", first)) if x is not None}
-        if wrong := {name: len(x) for name, x in drawn.items() if len(x) not in (1, batch)}:
+        random_numbers = {name: x for name, x in (("noise", noise), ("first", first)) if x is not None}
+        if wrong := {name: len(x) for name, x in random_numbers.items() if len(x) not in (1, batch)}:
             raise UserError(f"There are {wrong} rows for a batch of {batch} images: pass one for all, or one for each.")
-        rows = max((len(x) for x in drawn.values()), default=1)
+        rows = max((len(x) for x in random_numbers.values()), default=1)
         if noise is None and key is not None:
             noise = jax.random.uniform(jax.random.split(key)[0], (1, self.num_patches))
         shared = noise is not None and len(noise) == 1

@@ -61,11 +61,13 @@ class RandomBlocks(RandomMasker):
         Args:
           noise: one number per block; the blocks with the smallest ones are visible.
         """
-        number, drawn = math.prod(self.blocks), noise
-        if drawn is None and key is not None:
-            drawn = jax.random.uniform(jax.random.split(key)[0], (batch, number))
-        if drawn is not None and drawn.shape[1] != number:
-            raise UserError(f"noise has {drawn.shape[1]} numbers per image instead of {number}: pass one per block.")
+        number, block_noise = math.prod(self.blocks), noise
+        if block_noise is None and key is not None:
+            block_noise = jax.random.uniform(jax.random.split(key)[0], (batch, number))
+        if block_noise is not None and block_noise.shape[1] != number:
+            raise UserError(
+                f"noise has {block_noise.shape[1]} numbers per image instead of {number}: pass one per block."
+            )
         # Sorting is stable, so the patches of a block follow each other in raster order.
-        of_patches: Any = None if drawn is None else to_patches(drawn, self.blocks, self.block)
+        of_patches: Any = None if block_noise is None else to_patches(block_noise, self.blocks, self.block)
         return super().draw(batch, key=key, noise=of_patches, first=first)

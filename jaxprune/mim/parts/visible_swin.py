@@ -163,22 +163,22 @@ def attend_visible(
 
 
 def _biases(
-    block: SwinBlock, coords: Any, together: Bool[Array | np.ndarray, "r m m"] | None = None
+    block: SwinBlock, coords: Any, pair_mask: Bool[Array | np.ndarray, "r m m"] | None = None
 ) -> Float[Array, "r h m m"]:
     """Position biases between tokens by their offsets, with a mask between windows.
 
     Args:
       coords: (row, column) of the tokens, (r, m, 2).
-      together: the pairs that attend to each other; by default those of one window.
+      pair_mask: the pairs that attend to each other; by default those of one window.
     """
     windows = block.windows
     window, place = locate(coords, windows.size, windows.shift)
-    if together is None:
-        together = (window[:, :, None] == window[:, None, :]).all(-1)
-    (height, width), apart = windows.size, place[:, :, None] - place[:, None, :]
-    offsets = (apart[..., 0] + height - 1) * (2 * width - 1) + apart[..., 1] + width - 1
+    if pair_mask is None:
+        pair_mask = (window[:, :, None] == window[:, None, :]).all(-1)
+    (height, width), differences = windows.size, place[:, :, None] - place[:, None, :]
+    offsets = (differences[..., 0] + height - 1) * (2 * width - 1) + differences[..., 1] + width - 1
     biases = jnp.moveaxis(block.bias_table()[offsets], -1, 1)
-    return jnp.where(jnp.asarray(together)[:, None], biases, _HIDDEN)
+    return jnp.where(jnp.asarray(pair_mask)[:, None], biases, _HIDDEN)
 
 
 def _on_map(block: SwinBlock, heads: Heads, cells: Cells, ids: Int[Array, "r k"]) -> Float[Array, "b h n e"]:
@@ -194,8 +194,8 @@ def _on_map(block: SwinBlock, heads: Heads, cells: Cells, ids: Int[Array, "r k"]
 
     present = cut(jnp.ones((ids.shape[0], 1, ids.shape[1] * cells.tokens, 1)))[:, 0, :, 0]
     bias = jnp.moveaxis(block.bias_table()[windows.offsets()], -1, 0)[None]
-    if (apart := windows.shift_mask()) is not None:
-        bias = bias + jnp.tile(jnp.asarray(apart)[:, None], (ids.shape[0], 1, 1, 1))
+    if (shift_mask := windows.shift_mask()) is not None:
+        bias = bias + jnp.tile(jnp.asarray(shift_mask)[:, None], (ids.shape[0], 1, 1, 1))
     hidden: Any = key_mask_bias(bias, present)
     q, k, v = map(cut, heads)
     out = windows.join(attend(q, k, v, jnp.tile(hidden, (b // ids.shape[0], 1, 1, 1))))
@@ -208,7 +208,7 @@ def _in_groups(block: SwinBlock, heads: Heads, groups: Groups, coords: Any) -> F
     number, size = groups.rows.shape
     # An empty slot holds the last token, which is masked.
     cut = lambda x: x[:, :, groups.rows].swapaxes(1, 2).reshape(b * number, h, size, e)
-    bias = _biases(block, coords[groups.rows], groups.together)
+    bias = _biases(block, coords[groups.rows], groups.pair_mask)
     q, k, v = map(cut, heads)
     out = attend(q, k, v, jnp.tile(bias, (b, 1, 1, 1)))
     return out.reshape(b, number, h, size, e).swapaxes(1, 2).reshape(b, h, number * size, e)[:, :, groups.slots]

@@ -80,8 +80,8 @@ class WeightedMasker(Masker):
             of_blocks = jnp.ones_like(noise) if weights is None else self._of_blocks(weights)
             ids_shuffle = weighted_order(of_blocks, noise)
         # Masks have the visible patches first.
-        drawn = jnp.roll(ids_shuffle.astype(jnp.int32), self.num_visible // patches_of_block, axis=1)
-        rank = to_patches(jnp.argsort(drawn, axis=1), self.blocks, self.block)
+        block_order = jnp.roll(ids_shuffle.astype(jnp.int32), self.num_visible // patches_of_block, axis=1)
+        rank = to_patches(jnp.argsort(block_order, axis=1), self.blocks, self.block)
         visible, retained = self.num_visible // patches_of_block, self.num_retained // patches_of_block
         masked = rank >= visible
         decoded = masked & (rank < visible + retained)

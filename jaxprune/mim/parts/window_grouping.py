@@ -127,7 +127,7 @@ class Groups(NamedTuple):
     slots: Int[Array | np.ndarray, "n"]
 
     @property
-    def together(self) -> Bool[Array | np.ndarray, "g m m"]:
+    def pair_mask(self) -> Bool[Array | np.ndarray, "g m m"]:
         """True where two slots hold tokens of the same window."""
         alike = self.windows[:, :, None] == self.windows[:, None, :]
         return alike & (self.rows != EMPTY)[:, :, None]

@@ -129,10 +129,10 @@ def medoids(
     Args:
       absent: True for tokens that count only where a cluster has no others.
     """
-    together = assign[:, :, None] == assign[:, None, :]
+    same_cluster = assign[:, :, None] == assign[:, None, :]
     if absent is not None:
-        together = together & ~absent[:, None, :]
-    cost = jnp.where(together, distance, 0).sum(2)
+        same_cluster = same_cluster & ~absent[:, None, :]
+    cost = jnp.where(same_cluster, distance, 0).sum(2)
     if absent is not None:
         cost = jnp.where(absent, jnp.finfo(cost.dtype).max, cost)
     return cheapest(cost, assign, num_clusters)

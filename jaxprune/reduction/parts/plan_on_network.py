@@ -231,8 +231,8 @@ def _pruned(at: At, sites: Sequence[Site]) -> list[Site]:
 
 def _guided(at: At, site: Site, entrance: Step, index: int, make: Make, scorer: Any) -> Placed:
     """The scorer's step in a block whose tokens cannot be removed: the same fraction of them."""
-    there, by_rate = site.num_patches, isinstance(at.amount, Rate)
-    count = int(there * at.amount.value) if by_rate else there * entrance.num_keep // entrance.tokens_in
+    num_patches, by_rate = site.num_patches, isinstance(at.amount, Rate)
+    count = int(num_patches * at.amount.value) if by_rate else num_patches * entrance.num_keep // entrance.tokens_in
     step = entrance._replace(
         index=index,
         layer=site.layer,

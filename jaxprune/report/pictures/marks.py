@@ -64,8 +64,8 @@ def mark_patches(
         return blend(image, pixels & ((x + y) % period < max(1, period // 4)), color, 1.0)
     # Position inside the patch in [0, 1): on the diagonals, both coordinates are equal or add up to one.
     inside_y, inside_x = (y + 0.5) * grid[0] / height % 1, (x + 0.5) * grid[1] / width % 1
-    near = np.minimum(abs(inside_y - inside_x), abs(inside_y + inside_x - 1)) < max(0.05, 0.9 / cell)
-    return blend(image, pixels & near, color, 1.0)
+    on_diagonal = np.minimum(abs(inside_y - inside_x), abs(inside_y + inside_x - 1)) < max(0.05, 0.9 / cell)
+    return blend(image, pixels & on_diagonal, color, 1.0)
 
 
 def mask_outline(

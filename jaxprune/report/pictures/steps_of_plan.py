@@ -25,18 +25,18 @@ def steps_of_plan(images: np.ndarray, assign: Sequence[Any], grids: Sequence[tup
       assign: for each step the token that holds each patch, int (n, p); -1 = dropped.
       grids: for each step the grid of patches, (rows, columns), or of tubes, (layers, rows, columns).
     """
-    drawn = steps_drawn(len(assign))
-    steps = [(np.asarray(assign[step]), grids[step]) for step in drawn]
+    step_ids = steps_drawn(len(assign))
+    steps = [(np.asarray(assign[step]), grids[step]) for step in step_ids]
     if images.ndim == 5:
         return _strips(images, steps)
     cells = []
     for index, image in enumerate(images):
         cells.append(upscale(image))
         cells += [token_groups(upscale(image), tokens[index], (grid[0], grid[1])) for tokens, grid in steps]
-    if len(drawn) < len(assign):
-        titles = ["image", *(f"step {step + 1} of {len(assign)}" for step in drawn)]
+    if len(step_ids) < len(assign):
+        titles = ["image", *(f"step {step + 1} of {len(assign)}" for step in step_ids)]
         cells = [label(cell, titles[place % len(titles)]) for place, cell in enumerate(cells)]
-    return tile(cells, columns=1 + len(drawn))
+    return tile(cells, columns=1 + len(step_ids))
 
 
 def steps_drawn(count: int) -> list[int]:

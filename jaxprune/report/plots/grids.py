@@ -36,10 +36,10 @@ def scatter_grid(
         axes.axhline(0, color=MUTED, linewidth=0.9, dashes=(5, 3), zorder=1)
         for name, (x, y) in series.items():
             x, y = np.atleast_1d(x).astype(float), np.atleast_1d(y).astype(float)
-            drawn = axes.scatter(x, y, s=16, alpha=0.8, zorder=3, linewidths=0, **point_style(names.index(name)))
+            markers = axes.scatter(x, y, s=16, alpha=0.8, zorder=3, linewidths=0, **point_style(names.index(name)))
             point_names = (tips or {}).get(label, {}).get(name, [name] * len(x))
-            add_tips(drawn, x, y, point_names, label, ylabel)
-            handles.setdefault(name, drawn)
+            add_tips(markers, x, y, point_names, label, ylabel)
+            handles.setdefault(name, markers)
         axes.margins(0.08)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         for axis in (axes.xaxis, axes.yaxis):

@@ -36,8 +36,8 @@ def place_labels(figure: Figure, axes: Axes, texts: list[tuple[float, float, str
         for distance, (dx, dy) in itertools.product((7, 16, 26, 38), turns):
             text.set(ha=_SIDES[np.sign(dx)], va=_LEVELS[np.sign(dy)], position=(distance * dx, distance * dy))
             box = text.get_window_extent(renderer).padded(1.5)
-            near = box.padded(2.5)  # leaves room for the point's marker
-            clashes = sum(map(box.overlaps, boxes)) + sum(near.contains(*point) for point in occupied)
+            padded_box = box.padded(2.5)  # leaves room for the point's marker
+            clashes = sum(map(box.overlaps, boxes)) + sum(padded_box.contains(*point) for point in occupied)
             clashes += 2 * (box.x0 < frame.x0 or box.x1 > frame.x1 or box.y0 < frame.y0 or box.y1 > frame.y1)
             choices.append((clashes, len(choices), distance, dx, dy, box))
             if not clashes:

@@ -74,8 +74,8 @@ def line_plot(
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.margins(x=0.02)
     if shares:
-        drawn = [y for _, y in (*series.values(), *(reference or {}).values())]
-        drawn += [edge for band in (bands or {}).values() for edge in band]
-        limit_shares(axes, np.concatenate([np.ravel(np.asarray(y, float)) for y in drawn]))
+        values = [y for _, y in (*series.values(), *(reference or {}).values())]
+        values += [edge for band in (bands or {}).values() for edge in band]
+        limit_shares(axes, np.concatenate([np.ravel(np.asarray(y, float)) for y in values]))
     add_legend(figure, axes, len(series) + len(reference or {}))
     return figure

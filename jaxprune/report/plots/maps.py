@@ -30,12 +30,12 @@ def map_grid(
     grid = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
     for axes in grid:
         axes.set_axis_off()
-    drawn = None
+    mappable = None
     for axes, (name, values) in zip(grid, maps.items(), strict=False):
         axes.set_title(name, fontsize=8.5, color=INK)
-        drawn = axes.imshow(values, vmin=low, vmax=high, cmap="magma", interpolation="none")
-    if drawn is not None:
-        bar = figure.colorbar(drawn, ax=list(grid), shrink=0.8, aspect=12 * rows)
+        mappable = axes.imshow(values, vmin=low, vmax=high, cmap="magma", interpolation="none")
+    if mappable is not None:
+        bar = figure.colorbar(mappable, ax=list(grid), shrink=0.8, aspect=12 * rows)
         bar.set_label(label, color=MUTED, fontsize=9)
         bar.ax.tick_params(colors=MUTED, labelsize=8, length=0)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]

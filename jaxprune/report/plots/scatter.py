@@ -71,11 +71,11 @@ def scatter_plot(
             axes.plot(x, y, color=style["color"], linewidth=0.9, alpha=0.55, zorder=2)
         if intervals and name in intervals:
             axes.vlines(x, *np.transpose(intervals[name]), color=style["color"], linewidth=1.1, alpha=0.6, zorder=2)
-        drawn = axes.scatter(x, y, s=30, zorder=3, label=None if alone else name, linewidths=0, **style)
+        markers = axes.scatter(x, y, s=30, zorder=3, label=None if alone else name, linewidths=0, **style)
         point_labels = (labels or {}).get(name, [""] * len(x))
         names = (tips or {}).get(name, [f"{name}, {text}" if text else name for text in point_labels])
         if len(names) == len(x):
-            add_tips(drawn, x, y, names, xlabel, ylabel)
+            add_tips(markers, x, y, names, xlabel, ylabel)
         # A legend of one entry is not drawn: its name stands at the first of its points.
         written = [name] if alone or (in_legend == 1 and len(points) > 1) else []
         texts += [(a, b, text) for a, b, text in zip(x, y, (labels or {}).get(name, written), strict=False)]

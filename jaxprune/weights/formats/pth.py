@@ -115,8 +115,8 @@ def _open_legacy(file: BinaryIO, budget: Budget) -> tuple[Any, Callable[[Storage
         size = int.from_bytes(file.read(8), "little") * storages[key].dtype.itemsize
         places[key] = (file.tell(), size)
         end = file.seek(size, 1)
-    if (there := file.seek(0, 2)) < end:
-        raise Damaged(f"{there} of {end} bytes")
+    if (file_size := file.seek(0, 2)) < end:
+        raise Damaged(f"{file_size} of {end} bytes")
 
     def load(storage: Storage) -> bytes:
         offset, size = places[storage.key]
@@ -163,16 +163,16 @@ def _choose(value: Any, key: str | tuple[str, ...] | None, path: Path) -> dict[s
             return {f"{name}.{part}": entry for name in several for part, entry in _choose(value, name, path).items()}
     elif key is not None:
         if not _has_tensors(value.get(key)):
-            there = [name for name in value if isinstance(name, str)][:_NAMES_SHOWN]
-            raise UserError(f"{path} has no tensors under {key!r}.{nearest(key, there)} It has: {_tell(value)}.")
+            names = [name for name in value if isinstance(name, str)][:_NAMES_SHOWN]
+            raise UserError(f"{path} has no tensors under {key!r}.{nearest(key, names)} It has: {_tell(value)}.")
         value = value[key]
     for _ in range(_DEPTH):
-        there = [name for name in KEYS if _has_tensors(value.get(name))]
-        if not there:
+        names = [name for name in KEYS if _has_tensors(value.get(name))]
+        if not names:
             break
-        if len(there) > 1:
-            _log.info("%s: taking %r; key= chooses another of %s", path, there[0], ", ".join(there))
-        value = value[there[0]]
+        if len(names) > 1:
+            _log.info("%s: taking %r; key= chooses another of %s", path, names[0], ", ".join(names))
+        value = value[names[0]]
     else:
         raise Damaged(f"its weights are nested more than {_DEPTH} dicts deep")
     tensors = {str(name): entry for name, entry in value.items() if isinstance(entry, Tensor)}

@@ -63,21 +63,21 @@ _GROUP = r"(\((?:\?:)?[^()]*\)\??)"
 
 def _back(pattern: str, template: str, prefer: Collection[str]) -> tuple[str, str]:
     groups: list[str] = []
-    there = ""
+    inverse_template = ""
     for part in re.split(_GROUP, pattern):
         if part.startswith("(?:"):
             options = [option.replace("\\", "") for option in part.removesuffix("?")[3:-1].split("|")]
-            there += next((option for option in options if option in prefer), options[0])
+            inverse_template += next((option for option in options if option in prefer), options[0])
         elif part.startswith("("):
             groups.append(part)
-            there += rf"\g<g{len(groups)}>"
+            inverse_template += rf"\g<g{len(groups)}>"
         else:
-            there += part.replace("\\", "")
-    here = "".join(
+            inverse_template += part.replace("\\", "")
+    inverse_pattern = "".join(
         f"(?P<g{part[1:]}>{groups[int(part[1:]) - 1][1:-1]})" if part.startswith("\\") else re.escape(part)
         for part in re.split(r"(\\\d)", template)
     )
-    return here, there
+    return inverse_pattern, inverse_template
 
 
 def rename(tensors: Mapping[str, np.ndarray], table: Sequence[tuple[str, str]], whose: str) -> Arrays:

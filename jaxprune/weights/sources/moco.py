@@ -19,10 +19,10 @@ def read(tensors: Tensors) -> tuple[Tensors, list[str]] | None:
     This is the trained encoder, or the momentum encoder if there is only that. Its head is left out.
     """
     for *encoders, heads in _ENCODERS:
-        there = [encoder for encoder in encoders if any(path.startswith(encoder) for path in tensors)]
-        if there and all(path.startswith((*encoders, *_AROUND)) for path in tensors):
+        prefixes = [encoder for encoder in encoders if any(path.startswith(encoder) for path in tensors)]
+        if prefixes and all(path.startswith((*encoders, *_AROUND)) for path in tensors):
             trained = {
-                path.removeprefix(there[0]): entry for path, entry in tensors.items() if path.startswith(there[0])
+                path.removeprefix(prefixes[0]): entry for path, entry in tensors.items() if path.startswith(prefixes[0])
             }
             trained = {path: entry for path, entry in trained.items() if not re.fullmatch(heads, path)}
             kept = {entry.name for entry in trained.values()}

@@ -58,7 +58,7 @@ def sampling() -> dict[str, Arrays]:
     tokens = group_tokens(ids, 25)
     grouping |= {"g0/coords": coords, "g0/window": 5, "g0/shift": 2, "g0/group_id": ids}
     grouping |= {"g0/window_counts": np.unique(ids, return_counts=True)[1], "g0/n_groups": tokens.rows.shape[0]}
-    grouping |= {"g0/group_size": tokens.rows.shape[1], "g0/attn_mask_zero_count": tokens.together.sum()}
+    grouping |= {"g0/group_size": tokens.rows.shape[1], "g0/attn_mask_zero_count": tokens.pair_mask.sum()}
     named = {f"c0/{name}": np.asarray(value) for name, value in file.items()}
     return {"mim/furthest_sampling": named, "mim/greenmim_grouping": grouping}
 

@@ -40,7 +40,7 @@ def test_the_groups_match(case):
     np.testing.assert_array_equal(np.unique(ids, return_counts=True)[1], FILE[f"{case}/window_counts"])
     groups = group_tokens(ids, int(window) ** 2)
     assert groups.rows.shape == (FILE[f"{case}/n_groups"], FILE[f"{case}/group_size"])
-    assert groups.together.sum() == FILE[f"{case}/attn_mask_zero_count"]
+    assert groups.pair_mask.sum() == FILE[f"{case}/attn_mask_zero_count"]
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=9), st.integers(0, 60))
@@ -59,7 +59,7 @@ def test_every_token_has_a_slot_among_those_of_its_window(windows):
     groups = group_tokens(windows, capacity=64)
     np.testing.assert_array_equal(groups.rows.reshape(-1)[groups.slots], np.arange(len(windows)))
     assert (groups.rows != EMPTY).sum() == len(windows)
-    assert groups.together.sum() == (np.unique(windows, return_counts=True)[1] ** 2).sum()
+    assert groups.pair_mask.sum() == (np.unique(windows, return_counts=True)[1] ** 2).sum()
 
 
 def test_packing_has_room_for_any_mask():
@@ -75,7 +75,7 @@ def test_packing_has_room_for_any_mask():
         assert groups.rows.shape == (most_groups(n, number, capacity), capacity)
         np.testing.assert_array_equal(groups.rows.reshape(-1)[groups.slots], np.arange(n))
         assert (groups.rows != EMPTY).sum() == n
-        assert groups.together.sum() == (np.unique(windows, return_counts=True)[1] ** 2).sum()
+        assert groups.pair_mask.sum() == (np.unique(windows, return_counts=True)[1] ** 2).sum()
         filled.append((groups.rows != EMPTY).any(1).sum())
     assert max(filled) == most_groups(n, number, capacity) > min(filled)
 

@@ -74,13 +74,13 @@ def _finding(rows: Rows, value: str) -> str:
         show = lambda name, row, spec=spec: f"{name} has {row[value]:{spec}} with {row['GFLOPs']:.3g}"
         level = leaders(plans)
         cheapest = min(level, key=lambda name: measured[name]["GFLOPs"])
-        among = f"; the cheapest of them is {cheapest}" if len(level) > 1 else ""
+        cheapest_note = f"; the cheapest of them is {cheapest}" if len(level) > 1 else ""
         beside = [name for name in plans if name.startswith("random") and name != cheapest][:1]
         beside += [] if value == "cosine" else [DENSE] * (DENSE in measured)
         against = "".join(f"; {show(name, measured[name])}" for name in beside)
         of = "plans" if len({row["network"] for row in rows}) == 1 else f"plans of {network}"
         sentence = findings.finding(plans, value, of=of, spec=spec)
-        sentences.append(f"{sentence}{among}, with {measured[cheapest]['GFLOPs']:.3g} GFLOPs{against}.")
+        sentences.append(f"{sentence}{cheapest_note}, with {measured[cheapest]['GFLOPs']:.3g} GFLOPs{against}.")
     return " ".join(sentences) or f"{value.capitalize()} against cost."
 
 

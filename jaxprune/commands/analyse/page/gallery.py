@@ -26,9 +26,9 @@ def drawn(observations: Sequence[Observed]) -> list[Observed]:
         for observed in observations
         if observed.member.layers and all(len(grid) == 2 for grid in observed.member.grids)
     ]
-    near, varying = at_one_rate(pictured), differing(pictured)
-    near = [observed for observed in near if name_of(observed) in varying] or near
-    return near[:: -(-len(near) // PLANS_SHOWN)] if near else []
+    candidates, varying = at_one_rate(pictured), differing(pictured)
+    candidates = [observed for observed in candidates if name_of(observed) in varying] or candidates
+    return candidates[:: -(-len(candidates) // PLANS_SHOWN)] if candidates else []
 
 
 def describe(section: Section, plans: Sequence[Observed], analysis: Analysis) -> None:

@@ -78,9 +78,9 @@ def at_one_rate(observations: Sequence[Observed], names: Container[tuple[str, st
     """
     candidates = [observed for observed in observations if names is None or name_of(observed) in names]
     share = lambda observed: observed.member.num_keep[0] / np.prod(observed.member.grids[0])
-    apart = {name_of(observed): abs(share(observed) - 0.5) for observed in candidates if observed.member.layers}
-    nearest = min(apart.values(), default=0.0)
-    return [observed for observed in candidates if apart.get(name_of(observed), np.inf) < nearest + 0.05]
+    distances = {name_of(observed): abs(share(observed) - 0.5) for observed in candidates if observed.member.layers}
+    nearest = min(distances.values(), default=0.0)
+    return [observed for observed in candidates if distances.get(name_of(observed), np.inf) < nearest + 0.05]
 
 
 def with_deviations(rows: Rows) -> list[dict[str, Any]]:

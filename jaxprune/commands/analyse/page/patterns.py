@@ -38,8 +38,10 @@ def rates(section: Section, rows: Rows, several_networks: bool) -> None:
             )
         else:
             finding += "; 1 means that the clusters of the higher rate lie inside those of the lower one"
-        drawn = " Each line is the mean over all pairs of keep rates of a method." if several else ""
-        section.figure(plot, f"{finding}. Means over {measurements[0]['images']} images.{drawn}{plots.cut_note(plot)}")
+        line_note = " Each line is the mean over all pairs of keep rates of a method." if several else ""
+        section.figure(
+            plot, f"{finding}. Means over {measurements[0]['images']} images.{line_note}{plots.cut_note(plot)}"
+        )
     caption = f"Each keep rate against lower ones. {DEVIATION}, n = {rows[0]['images']}."
     add_table(section, with_deviations(rows), caption)
 

@@ -62,19 +62,19 @@ def _panels(rows: Rows, layers: Sequence[int]) -> tuple[dict[str, Any], dict[str
     panels, tips = {}, {}
     for metric in _DRAWN:
         of_layer = {layer: [row for row in rows if row["layer"] == layer] for layer in layers}
-        drawn = {
+        series = {
             f"block {layer}": [row for row in layer_rows if np.isfinite(row[metric])]
             for layer, layer_rows in of_layer.items()
         }
-        drawn = {name: layer_rows for name, layer_rows in drawn.items() if len(layer_rows) >= _SHOWN}
-        if drawn:
+        series = {name: layer_rows for name, layer_rows in series.items() if len(layer_rows) >= _SHOWN}
+        if series:
             column = lambda layer_rows, key: [row[key] for row in layer_rows]
             panels[metric] = {
                 name: (column(layer_rows, metric), column(layer_rows, "accuracy difference"))
-                for name, layer_rows in drawn.items()
+                for name, layer_rows in series.items()
             }
             tips[metric] = {
-                name: [f"{row['plan']}, {name}" for row in layer_rows] for name, layer_rows in drawn.items()
+                name: [f"{row['plan']}, {name}" for row in layer_rows] for name, layer_rows in series.items()
             }
     return panels, tips
 

@@ -46,7 +46,7 @@ def anchor_rows(
         for rival in observations
         if _comparable(anchor, rival)
     ]
-    apart = _apart(pairs, layers)
+    distances = _feature_distances(pairs, layers)
     for anchor, rival in pairs:
         member = anchor.member
         names: dict[str, Any] = {"network": member.network, "anchor": member.plan, "plan": rival.member.plan}
@@ -54,8 +54,8 @@ def anchor_rows(
             anchor_score, rival_score = (outcome.score(name_of(observed)) for observed in (anchor, rival))
             names["accuracy difference"] = anchor_score - rival_score
         for layer in layers:
-            if (name_of(anchor), name_of(rival), layer) in apart:
-                values = apart[name_of(anchor), name_of(rival), layer] | _likeness(anchor, rival, layer)
+            if (name_of(anchor), name_of(rival), layer) in distances:
+                values = distances[name_of(anchor), name_of(rival), layer] | _likeness(anchor, rival, layer)
                 row = {**names, "anchor method": member.method, "layer": layer, **values}
                 yield {**row, "images": len(anchor["index"])}
 
@@ -92,7 +92,9 @@ def _comparable(anchor: Observed, rival: Observed) -> bool:
     return b.method != DENSE and (a.layers, a.num_keep) == (b.layers, b.num_keep)
 
 
-def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) -> dict[tuple, dict[str, float]]:
+def _feature_distances(
+    pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]
+) -> dict[tuple, dict[str, float]]:
     """The distances of features of all pairs and layers.
 
     Features are read in chunks of images, and what comparisons need of a member besides is in memory for a few members
@@ -113,10 +115,10 @@ def _apart(pairs: Sequence[tuple[Observed, Observed]], layers: Sequence[int]) ->
             if field not in anchor or field not in rival:
                 continue
             names = name_of(anchor), name_of(rival)
-            apart = alignment.distances(*(prepared(name, field) for name in names))
+            by_metric = alignment.distances(*(prepared(name, field) for name in names))
             # Rounded, so that rounding errors of equal features do not affect ranks.
             rounded = lambda value: max(0.0, round(value, _DECIMALS)) if value == value else value
-            distances[*names, layer] = {metric: rounded(value) for metric, value in apart.items()}
+            distances[*names, layer] = {metric: rounded(value) for metric, value in by_metric.items()}
     return distances
 
 

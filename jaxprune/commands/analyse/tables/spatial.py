@@ -31,8 +31,8 @@ def coherence(masks: Bool[np.ndarray, "n p"], grid: tuple[int, int]) -> Float[np
     >>> coherence(np.array([[True, True, False, False]]), (1, 4)).round(3)
     array([0.667])
     """
-    there = masks.reshape(-1, *grid)
-    pairs = ((there[:, 1:], there[:, :-1]), (there[:, :, 1:], there[:, :, :-1]))
+    kept_maps = masks.reshape(-1, *grid)
+    pairs = ((kept_maps[:, 1:], kept_maps[:, :-1]), (kept_maps[:, :, 1:], kept_maps[:, :, :-1]))
     shared = sum(2 * (first & second).sum((1, 2)) for first, second in pairs)
     total = sum(first.sum((1, 2)) + second.sum((1, 2)) for first, second in pairs)
     return shared / np.maximum(total, 1)
@@ -48,12 +48,14 @@ def unevenness(depths: Real[np.ndarray, "n p"]) -> tuple[float, float, float]:
     """
     depths = np.asarray(depths, np.float64)
     mean = depths.mean(0)
-    apart = depths - mean
-    apart -= apart.mean(1, keepdims=True)
+    deviations = depths - mean
+    deviations -= deviations.mean(1, keepdims=True)
     # On the scale of variances, whose bias and error are nearly proportional to 1 / n; a root is neither near 0. The
     # mean of the other images is off the mean of all by the share 1 / (n - 1) of what the image left out is off.
     share = 1 / max(len(depths) - 1, 1)
-    without = mean.var() - 2 * share * (apart @ (mean - mean.mean())) / len(mean) + share**2 * (apart**2).mean(1)
+    without = (
+        mean.var() - 2 * share * (deviations @ (mean - mean.mean())) / len(mean) + share**2 * (deviations**2).mean(1)
+    )
     ends = jackknife_interval(mean.var(), without)
     low, high = np.sqrt(np.maximum(ends, 0))
     return float(mean.std()), float(low), float(high)
