@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.dense.mask_rcnn import MaskRCNN
 from jaxprune.dense.parts.published_detector import BOX_HEAD, patch_side, rules
-from jaxprune.dense.parts.roi_heads import BOX_BINS, BoxHead, Sampled, relabelled
+from jaxprune.dense.parts.roi_heads import BOX_BINS, BoxHead, SampledBoxes, relabelled
 from jaxprune.dense.parts.rpn import Proposals
 from jaxprune.ops import boxes as box_ops
 
@@ -55,7 +55,7 @@ class CascadeMaskRCNN(MaskRCNN):
         return boxes, sum(probabilities[1:], probabilities[0]) / len(probabilities)
 
     def _box_losses(
-        self, pyramid: Any, images: Array, sampled: Sampled, boxes: Any, classes: Any, valid: Any, sizes: Any
+        self, pyramid: Any, images: Array, sampled: SampledBoxes, boxes: Any, classes: Any, valid: Any, sizes: Any
     ) -> tuple[dict[str, Array], dict[str, Any]]:
         losses, stages, first, moved = {}, [], None, sampled.boxes
         for stage, head in enumerate(self.box_heads):
@@ -63,14 +63,14 @@ class CascadeMaskRCNN(MaskRCNN):
                 moved = _clipped(jax.lax.stop_gradient(moved), sizes)
                 options: Any = {"overlap": OVERLAPS[stage], "num_classes": self.num_classes}
                 relabel = jax.vmap(
-                    lambda *parts, options=options: relabelled(Sampled(*parts[:5]), *parts[5:], **options)
+                    lambda *parts, options=options: relabelled(SampledBoxes(*parts[:5]), *parts[5:], **options)
                 )
                 sampled = relabel(*sampled, moved, boxes, classes, valid)
             pooled = self._pooled(pyramid, images, sampled.boxes, BOX_BINS)
             first = pooled if first is None else first
             logits, offsets = head(_flat(_scaled_gradient(pooled, 1 / len(self.box_heads))))
             targets = jax.vmap(lambda boxes, ids: boxes[ids])(boxes, sampled.objects)
-            of_stage = head.losses(logits, offsets, Sampled(*map(_flat, sampled)), _flat(targets))
+            of_stage = head.losses(logits, offsets, SampledBoxes(*map(_flat, sampled)), _flat(targets))
             losses |= {f"{name}_stage{stage}": loss for name, loss in of_stage.items()}
             stages.append((logits, offsets))
             moved = head.boxes(offsets, _flat(sampled.boxes)).reshape(sampled.boxes.shape)

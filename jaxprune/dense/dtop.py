@@ -31,7 +31,7 @@ from jaxprune.ops.unmerge import unmerge
 EXITS = ("confidence", "scores")
 
 
-class Walk(NamedTuple):
+class StageState(NamedTuple):
     """The state between two heads; every array has the batch first.
 
     Attributes:
@@ -48,20 +48,20 @@ class Walk(NamedTuple):
 
 
 class StageOutput(NamedTuple):
-    """What a head says.
+    """The outputs of a stage: what its head predicts, and which tokens have left.
 
     Attributes:
       class_logits: whether each class is present, or absent.
       masks: mask logits by patch, those of earlier heads where a token had left.
       exited: patches whose token has left by now.
-      rows: number of tokens that the head saw, by image.
+      num_tokens: number of tokens that the head saw, by image.
       blocks: the tokens after each block of this stage; those that left before it are 0.
     """
 
     class_logits: Float[Array, "b k 2"]
     masks: Float[Array, "b k p"]
     exited: Bool[Array, "b p"]
-    rows: Int[Array, "b"]
+    num_tokens: Int[Array, "b"]
     blocks: tuple[Float[Array, "b n d"], ...]
 
     @property
@@ -203,7 +203,9 @@ class DToP(Segmenter):
             block.has_absent |= site.layer > self.indices[0]
         self.encoder = encoder
 
-    def begin(self, images: Float[Array, "b h w c"], *, train: bool = False, key: PRNGKeyArray | None = None) -> Walk:
+    def begin(
+        self, images: Float[Array, "b h w c"], *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> StageState:
         """Embeds images.
 
         Raises:
@@ -221,16 +223,16 @@ class DToP(Segmenter):
                 )
             ranking = self.encoder.pruner.scorer(images, key=key)
         waiting = tuple(rows for how, rows in runner.aside if how == "fuse")
-        return Walk(runner.tokens, waiting, jnp.zeros((b, self.num_classes, patches)), ranking)
+        return StageState(runner.tokens, waiting, jnp.zeros((b, self.num_classes, patches)), ranking)
 
     def advance(
-        self, walk: Walk, stage: int, *, train: bool = False, key: PRNGKeyArray | None = None
-    ) -> tuple[Walk, StageOutput]:
+        self, state: StageState, stage: int, *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> tuple[StageState, StageOutput]:
         """Runs the blocks up to the next head, the head, and lets tokens leave."""
         prefix = self.encoder.num_prefix_tokens
         keys = split_key(fold_in(key, stage))
-        runner = BlockRunner(walk.tokens, prefix, train=train, key=keys[0], all_patches=False)
-        runner.aside = [("fuse", rows) for rows in walk.waiting]
+        runner = BlockRunner(state.tokens, prefix, train=train, key=keys[0], all_patches=False)
+        runner.aside = [("fuse", rows) for rows in state.waiting]
         present_x = lambda tokens: tokens.x * (tokens.policy > 0)[:, :, None].astype(tokens.x.dtype)
         for site in self.sites_of(stage):
             runner.run(self.encoder.block(site), site.grid)
@@ -240,12 +242,12 @@ class DToP(Segmenter):
         class_logits, row_masks = self.heads[stage](present_x(tokens)[:, prefix:], present, drop_key)
         held = unmerge(present[:, :, None], tokens.assign)[:, :, 0]
         of_patches = unmerge(row_masks.swapaxes(1, 2), tokens.assign).swapaxes(1, 2)
-        masks = jnp.where(held[:, None, :], of_patches, walk.masks)
-        left = self._without_leaving(tokens, stage, class_logits, row_masks, walk.ranking)
+        masks = jnp.where(held[:, None, :], of_patches, state.masks)
+        left = self._without_leaving(tokens, stage, class_logits, row_masks, state.ranking)
         exited = ~(unmerge((left.policy > 0)[:, prefix:, None], left.assign)[:, :, 0])
         output = StageOutput(class_logits, masks, exited, present.sum(1), tuple(map(present_x, runner.block_outputs)))
         waiting = tuple(rows for _, rows in runner.aside)
-        return Walk(left, waiting, masks, walk.ranking), output
+        return StageState(left, waiting, masks, state.ranking), output
 
     def sites_of(self, stage: int) -> Sequence[Any]:
         """The blocks between the head before and this one."""
@@ -277,14 +279,14 @@ class DToP(Segmenter):
     ) -> list[StageOutput]:
         """What every head says, with static shapes."""
         keys = split_key(key)
-        walk, outputs = self.begin(images, train=train, key=keys[0]), []
+        state, outputs = self.begin(images, train=train, key=keys[0]), []
         for stage in range(len(self.heads)):
-            walk, output = self.advance(walk, stage, train=train, key=keys[1])
+            state, output = self.advance(state, stage, train=train, key=keys[1])
             outputs.append(output)
             prefix = self.encoder.num_prefix_tokens
-            if walk.ranking is not None and stage < len(self.heads) - 1:
-                count = min(self.num_keep(stage), walk.tokens.x.shape[1] - prefix)
-                walk = walk._replace(tokens=left_aligned(walk.tokens, count, prefix))
+            if state.ranking is not None and stage < len(self.heads) - 1:
+                count = min(self.num_keep(stage), state.tokens.x.shape[1] - prefix)
+                state = state._replace(tokens=left_aligned(state.tokens, count, prefix))
         return outputs
 
     def head_logits(
@@ -309,8 +311,8 @@ class DToP(Segmenter):
     def counted(self, images: Float[Array, "b h w c"]) -> tuple[Float[Array, "b h w k"], Int[Array, "b s"]]:
         """The score of each class at every pixel, and the number of tokens that reach each head."""
         outputs = self.stages(images)
-        rows = jnp.stack([output.rows for output in outputs], axis=1).astype(jnp.int32)
-        return self.segment(outputs[-1], (images.shape[1], images.shape[2])), rows
+        num_tokens = jnp.stack([output.num_tokens for output in outputs], axis=1).astype(jnp.int32)
+        return self.segment(outputs[-1], (images.shape[1], images.shape[2])), num_tokens
 
     def segment(self, output: StageOutput, shape: tuple[int, int]) -> Float[Array, "b H W k"]:
         """The scores of a head at a size in pixels; bilinear, of scores by patch."""

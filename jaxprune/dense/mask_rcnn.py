@@ -16,7 +16,7 @@ from jaxprune.dense.parts.roi_heads import (
     POSITIVE_FRACTION,
     BoxHead,
     MaskHead,
-    Sampled,
+    SampledBoxes,
     detections,
     mask_loss,
     of_class,
@@ -215,7 +215,7 @@ class MaskRCNN(Detector):
         self,
         pyramid: Any,
         images: Array,
-        sampled: Sampled,
+        sampled: SampledBoxes,
         boxes: Float[Array, "b m 4"],
         classes: Any,
         valid: Any,
@@ -226,13 +226,13 @@ class MaskRCNN(Detector):
         pooled = self._pooled(pyramid, images, sampled.boxes, BOX_BINS)
         logits, offsets = head(_flat(pooled))
         targets = jax.vmap(lambda boxes, ids: boxes[ids])(boxes, sampled.objects)
-        losses = head.losses(logits, offsets, Sampled(*map(_flat, sampled)), _flat(targets))
+        losses = head.losses(logits, offsets, SampledBoxes(*map(_flat, sampled)), _flat(targets))
         return losses, {"pooled": pooled, "stages": [(logits, offsets)]}
 
-    def _mask_loss(self, pyramid: Any, images: Array, sampled: Sampled, masks: Any) -> tuple[Array, Any]:
+    def _mask_loss(self, pyramid: Any, images: Array, sampled: SampledBoxes, masks: Any) -> tuple[Array, Any]:
         """The loss of the masks of boxes with an object, which come first among the sampled ones."""
         most = int(self.roi_batch * POSITIVE_FRACTION)
-        first = Sampled(*(part[:, :most] for part in sampled))
+        first = SampledBoxes(*(part[:, :most] for part in sampled))
         positive = first.valid & (first.classes < self.num_classes)
         pooled = self._pooled(pyramid, images, first.boxes, MASK_BINS)
         logits = self.mask_head(_flat(pooled))

@@ -78,7 +78,7 @@ def test_heads_of_a_frozen_encoder_say_what_they_say_without_exits(name):
     for output, expected in zip(of_maps, stages_of(model.without_exits(), images), strict=True):
         close(output.class_logits, expected.class_logits, 1e-5)
         close(output.masks, expected.masks, 1e-5)
-        np.testing.assert_array_equal(output.rows, expected.rows)
+        np.testing.assert_array_equal(output.num_tokens, expected.num_tokens)
         assert not output.exited.any()
 
 
@@ -107,7 +107,7 @@ def test_exits(name):
     scores = model.segment(outputs[-1], images.shape[1:3])
     close(scores, channels_last(file["pred_f64"]))
     check_segmentation(scores, file["segmentation"])
-    counts = [np.asarray(output.rows) for output in outputs]
+    counts = [np.asarray(output.num_tokens) for output in outputs]
     for i, count in enumerate(counts[1:]):
         np.testing.assert_array_equal(count, (~file[f"exited_after_head{i}"]).sum(1))
 
@@ -203,7 +203,7 @@ def test_papr_in_its_place(style, rates):
     outputs = stages_of(with_map, images)
     patches = with_map.encoder.sites()[0].num_patches
     counts = [patches, *(int(patches * rate) for rate in rates)]
-    assert [output.rows.tolist() for output in outputs] == [[count] * len(images) for count in counts]
+    assert [output.num_tokens.tolist() for output in outputs] == [[count] * len(images) for count in counts]
     without = stages_of(small(thresholds=1.0, **STYLES[style]), images)
     if min(rates) == 1:
         np.testing.assert_allclose(outputs[-1].scores, without[-1].scores, atol=1e-6)
@@ -230,7 +230,7 @@ def test_pruned_before_its_first_block(restore):
     images = images_of()
     outputs = stages_of(fast, images)
     patches = model.encoder.sites()[0].num_patches
-    assert outputs[0].rows.tolist() == [patches // 2] * 2 and outputs[1].rows.max() <= patches // 2
+    assert outputs[0].num_tokens.tolist() == [patches // 2] * 2 and outputs[1].num_tokens.max() <= patches // 2
     seen = np.abs(np.asarray(outputs[-1].masks)).sum(1) > 0
     assert seen.all() if restore == "fuse" else (seen.sum(1) == patches // 2).all()
     engine = dense.TokenEngine(fast)

@@ -18,7 +18,7 @@ POSITIVE_FRACTION = 0.25
 BOX_BINS, MASK_BINS = 7, 14
 
 
-class Sampled(NamedTuple):
+class SampledBoxes(NamedTuple):
     """The boxes that training reads: those with an object first, then background.
 
     Attributes:
@@ -47,7 +47,7 @@ def sampled_boxes(
     num: int,
     overlap: float,
     num_classes: int,
-) -> Sampled:
+) -> SampledBoxes:
     """Draws boxes among the proposals and the objects of one image."""
     candidates = jnp.concatenate([proposals, boxes])
     matches = match(box_ops.iou(boxes, candidates), valid, low=overlap, high=overlap)
@@ -55,11 +55,11 @@ def sampled_boxes(
     ids, valid_places = drawn_first(sample(labels, keys, num, POSITIVE_FRACTION), keys, num)
     objects = matches.objects[ids]
     positive = valid_places & (labels[ids] == 1)
-    return Sampled(ids, candidates[ids], objects, jnp.where(positive, classes[objects], num_classes), valid_places)
+    return SampledBoxes(ids, candidates[ids], objects, jnp.where(positive, classes[objects], num_classes), valid_places)
 
 
 def relabelled(
-    sampled: Sampled,
+    sampled: SampledBoxes,
     boxes: Float[Array, "r 4"],
     objects: Float[Array, "m 4"],
     classes: Int[Array, "m"],
@@ -67,11 +67,11 @@ def relabelled(
     *,
     overlap: float,
     num_classes: int,
-) -> Sampled:
+) -> SampledBoxes:
     """The same places of one image with other boxes, and with what these stand for; empty boxes are left out."""
     matches = match(box_ops.iou(objects, boxes), valid, low=overlap, high=overlap)
     labels = jnp.where(matches.labels == 1, classes[matches.objects], num_classes)
-    return Sampled(sampled.ids, boxes, matches.objects, labels, sampled.valid & box_ops.nonempty(boxes))
+    return SampledBoxes(sampled.ids, boxes, matches.objects, labels, sampled.valid & box_ops.nonempty(boxes))
 
 
 class BoxHead(nnx.Module):
@@ -120,7 +120,7 @@ class BoxHead(nnx.Module):
         self,
         logits: Float[Array, "n k"],
         offsets: Float[Array, "n d"],
-        sampled: Sampled,
+        sampled: SampledBoxes,
         boxes: Float[Array, "n 4"],
     ) -> dict[str, Float[Array, ""]]:
         """Cross-entropy and L1 distance of offsets, both divided by the number of boxes, background included.

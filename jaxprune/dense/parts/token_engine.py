@@ -34,7 +34,7 @@ class TokenEngine:
         the tokens if that is less.
 
     Attributes:
-      rows: number of rows with which each stage of the last call ran.
+      rows: number of tokens with which each stage of the last call ran, those that pad the batch included.
       calls: {(stage, rows): number of calls} since the engine was made.
 
     Raises:
@@ -57,9 +57,9 @@ class TokenEngine:
             network = merge(parts.graph, arrays, {})
             return network.advance(network.begin(images), 0)
 
-        def go_on(arrays: Any, walk: Any, stage: int, rows: int) -> Any:
-            tokens = left_aligned(walk.tokens, rows, self._prefix)
-            return merge(parts.graph, arrays, {}).advance(walk._replace(tokens=tokens), stage)
+        def go_on(arrays: Any, state: Any, stage: int, rows: int) -> Any:
+            tokens = left_aligned(state.tokens, rows, self._prefix)
+            return merge(parts.graph, arrays, {}).advance(state._replace(tokens=tokens), stage)
 
         def maps(arrays: Any, output: Any, shape: tuple[int, int]) -> Array:
             return merge(parts.graph, arrays, {}).segment(output, shape)
@@ -70,15 +70,15 @@ class TokenEngine:
 
     def __call__(self, images: Float[Array, "b h w c"]) -> Float[Array, "b h w k"]:
         """Returns the score of each class at every pixel of normalised images."""
-        walk, output = self._first(self._arrays, images)
-        self.rows = [walk.tokens.x.shape[1] - self._prefix]
+        state, output = self._first(self._arrays, images)
+        self.rows = [state.tokens.x.shape[1] - self._prefix]
         self.calls[0, self.rows[0]] += 1
         for stage in range(1, self._stages):
-            arriving = walk.tokens.x.shape[1] - self._prefix
-            is_present = np.asarray(walk.tokens.policy)[:, self._prefix :] > 0
+            arriving = state.tokens.x.shape[1] - self._prefix
+            is_present = np.asarray(state.tokens.policy)[:, self._prefix :] > 0
             longest = int(is_present.sum(1).max())
             rows = min((size for size in self.buckets if size >= longest), default=arriving)
-            walk, output = self._go_on(self._arrays, walk, stage, min(rows, arriving))
+            state, output = self._go_on(self._arrays, state, stage, min(rows, arriving))
             self.rows.append(min(rows, arriving))
             self.calls[stage, self.rows[-1]] += 1
         return self._maps(self._arrays, output, (images.shape[1], images.shape[2]))

@@ -21,8 +21,8 @@ from jaxprune.ops.patches import gather_tokens, scatter_tokens
 from jaxprune.ops.posembed import sincos_1d
 
 
-class StageOutput(NamedTuple):
-    """What a stage computes for a batch.
+class ReusingStageOutput(NamedTuple):
+    """The outputs of a stage for a batch, of which the next one reuses the features and relations.
 
     Attributes:
       logits: of the classes.
@@ -144,7 +144,7 @@ class ReusingStage(nnx.Module):
         *,
         ids: Int[Array, "b k"] | None = None,
         key: PRNGKeyArray | None = None,
-    ) -> StageOutput:
+    ) -> ReusingStageOutput:
         """Runs the stage on normalised images.
 
         Args:
@@ -171,7 +171,7 @@ class ReusingStage(nnx.Module):
         if rows is not None:
             tokens = self.side**2 + 1
             x, all_relations = scatter_tokens(x, rows, tokens), _placed(all_relations, rows, tokens)
-        return StageOutput(scores, x, all_relations)
+        return ReusingStageOutput(scores, x, all_relations)
 
     def flops(self, patches: int | None = None) -> int:
         """Multiply-accumulates of one image.
