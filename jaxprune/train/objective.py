@@ -18,7 +18,7 @@ from jaxprune.reduction import LossContext, Reducer
 ASYMMETRIC, CROSS_ENTROPY = "asymmetric", "cross_entropy"
 
 # A teacher's logits and aux on the same images.
-Answers = tuple[jax.Array, Any]
+TeacherOutputs = tuple[jax.Array, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Objective:
         logits: jax.Array,
         aux: Any,
         targets: jax.Array,
-        teacher: Answers | None = None,
+        teacher: TeacherOutputs | None = None,
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Returns the loss of a batch, and its parts by name if there are several.
 
@@ -82,7 +82,7 @@ class Objective:
 
 
 def reduction_losses(
-    reducers: Sequence[Reducer], logits: jax.Array, aux: Any, targets: jax.Array, teacher: Answers | None
+    reducers: Sequence[Reducer], logits: jax.Array, aux: Any, targets: jax.Array, teacher: TeacherOutputs | None
 ) -> dict[str, tuple[float, jax.Array]]:
     """Returns {name: (default weight, value)} of the reduction methods' losses.
 
@@ -118,9 +118,9 @@ def class_loss(kind: str, logits: jax.Array, targets: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy(logits, targets).mean()
 
 
-def answers(
+def teacher_forward(
     teacher: Split, params: Mapping[str, jax.Array], images: jax.Array, normalised: Normalisation | None
-) -> Answers:
+) -> TeacherOutputs:
     """Returns a teacher's logits and aux on a batch of images, without a gradient.
 
     Args:

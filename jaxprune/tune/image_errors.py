@@ -20,8 +20,8 @@ from jaxprune.measures.knn import knn_classes, knn_classes_of_others
 from jaxprune.measures.retrieval import retrieved
 
 
-class Answers(NamedTuple):
-    """The answers of a network to images.
+class ImagePredictions(NamedTuple):
+    """The predictions of a network for images.
 
     Attributes:
       values: predicted classes (n,), or features (n, d).
@@ -32,7 +32,7 @@ class Answers(NamedTuple):
     labels: Int[np.ndarray, "n"]
 
     def __getitem__(self, part):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return Answers(self.values[part], self.labels[part])
+        return ImagePredictions(self.values[part], self.labels[part])
 
 
 class ClassScores(NamedTuple):
@@ -47,38 +47,39 @@ class ClassScores(NamedTuple):
     difference: Interval | None
 
     @classmethod
-    def of(cls, answers: Answers, dense: Answers) -> "ClassScores | None":
-        """Returns the scores of answers; None for features, and where some images have no label.
+    def of(cls, predictions: ImagePredictions, dense: ImagePredictions) -> "ClassScores | None":
+        """Returns the scores of predictions; None for features, and where some images have no label.
 
         >>> truth, right = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
-        >>> scores = ClassScores.of(Answers(right, truth), Answers(truth, truth))
+        >>> scores = ClassScores.of(ImagePredictions(right, truth), ImagePredictions(truth, truth))
         >>> scores.accuracy.value, round(scores.difference.value, 2)
         (0.75, -0.25)
 
         Args:
-          dense: answers of the dense network, whose first images are the same ones.
+          dense: predictions of the dense network, whose first images are the same ones.
         """
-        if answers.values.ndim > 1 or (answers.labels < 0).any():
+        if predictions.values.ndim > 1 or (predictions.labels < 0).any():
             return None
-        correct = answers.values == answers.labels
+        correct = predictions.values == predictions.labels
         dense_correct = (dense.values == dense.labels)[: len(correct)]
-        change = None if answers.values is dense.values else paired_difference(correct, dense_correct)
+        change = None if predictions.values is dense.values else paired_difference(correct, dense_correct)
         return cls(share(int(correct.sum()), len(correct)), change)
 
 
 def agreement_errors(
-    dense: Answers, plan: Answers, bank: Answers, *, neighbours: int, in_bank: bool
+    dense: ImagePredictions, plan: ImagePredictions, bank: ImagePredictions, *, neighbours: int, in_bank: bool
 ) -> Bool[np.ndarray, "n"]:
     """Returns True where a plan does not agree with the dense network.
 
-    >>> bank = Answers(np.eye(3, dtype=np.float32), np.zeros(3, int))
-    >>> dense, plan = (Answers(np.array([row], np.float32), np.zeros(1, int)) for row in ([1, 0.2, 0], [0.2, 1, 0]))
+    >>> bank = ImagePredictions(np.eye(3, dtype=np.float32), np.zeros(3, int))
+    >>> features = (np.array([row], np.float32) for row in ([1, 0.2, 0], [0.2, 1, 0]))
+    >>> dense, plan = (ImagePredictions(values, np.zeros(1, int)) for values in features)
     >>> [bool(agreement_errors(dense, plan, bank, neighbours=k, in_bank=False)[0]) for k in (1, 2)]
     [True, False]
 
     Args:
-      dense, plan: answers for the same images.
-      bank: answers of the dense network for the images to retrieve; a classifier needs none.
+      dense, plan: predictions for the same images.
+      bank: predictions of the dense network for the images to retrieve; a classifier needs none.
       neighbours: the number k of neighbours.
       in_bank: whether the images are the first of the bank, in which case none retrieves itself.
     """
@@ -89,7 +90,7 @@ def agreement_errors(
 
 
 def accuracy_errors(
-    dense: Answers, plan: Answers, bank: Answers, *, neighbours: int, in_bank: bool
+    dense: ImagePredictions, plan: ImagePredictions, bank: ImagePredictions, *, neighbours: int, in_bank: bool
 ) -> Bool[np.ndarray, "n"]:
     """Returns True where the dense network is right and a plan is wrong; arguments as for `agreement_errors`.
 
@@ -99,16 +100,16 @@ def accuracy_errors(
     if (dense.labels < 0).any() or (bank.labels < 0).any():
         raise UserError("Some images have no label, so accuracy cannot be bounded: bound agreement, or label them.")
 
-    def classes(answers: Answers) -> np.ndarray:
-        if answers.values.ndim == 1:
-            return answers.values
+    def classes(predictions: ImagePredictions) -> np.ndarray:
+        if predictions.values.ndim == 1:
+            return predictions.values
         if not in_bank:
-            return knn_classes(bank.values, bank.labels, answers.values, k=neighbours)
-        if len(answers.values) == len(bank.values):
-            return knn_classes_of_others(bank.values, bank.labels, answers.values, k=neighbours)
+            return knn_classes(bank.values, bank.labels, predictions.values, k=neighbours)
+        if len(predictions.values) == len(bank.values):
+            return knn_classes_of_others(bank.values, bank.labels, predictions.values, k=neighbours)
         # Padded with others of the bank to the number of queries.
-        rest = bank.values[len(answers.values) :]
-        queries = np.concatenate([answers.values, rest])
-        return knn_classes_of_others(bank.values, bank.labels, queries, k=neighbours)[: len(answers.values)]
+        rest = bank.values[len(predictions.values) :]
+        queries = np.concatenate([predictions.values, rest])
+        return knn_classes_of_others(bank.values, bank.labels, queries, k=neighbours)[: len(predictions.values)]
 
     return (classes(dense) == dense.labels) & (classes(plan) != plan.labels)

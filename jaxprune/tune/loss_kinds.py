@@ -18,7 +18,7 @@ from jaxprune.measures.segmentation import Areas, confusion
 from jaxprune.open.gallery import gallery_kernel
 from jaxprune.ops.label_maps import IGNORED
 from jaxprune.tune import blockwise, image_errors
-from jaxprune.tune.image_errors import Answers, ClassScores
+from jaxprune.tune.image_errors import ClassScores, ImagePredictions
 from jaxprune.tune.pixel_images import PixelImages
 from jaxprune.tune.pixel_losses import PixelCounts, PixelScores, accuracy_losses, agreement_losses
 from jaxprune.tune.requirement import Bound
@@ -146,13 +146,15 @@ class ClassLoss:
 
     def losses(self, dense: Arrays, plan: Arrays, bank: Arrays, *, in_bank: bool) -> np.ndarray:
         """See `LossKind`."""
-        of_dense, of_plan, of_bank = (Answers(arrays["values"], arrays["label"]) for arrays in (dense, plan, bank))
+        of_dense, of_plan, of_bank = (
+            ImagePredictions(arrays["values"], arrays["label"]) for arrays in (dense, plan, bank)
+        )
         of_dense = of_dense[: len(of_plan.values)]
         return self._errors(of_dense, of_plan, of_bank, neighbours=self._neighbours, in_bank=in_bank)
 
     def scores(self, answers: Arrays, dense: Arrays) -> ClassScores | None:
         """See `LossKind`: the accuracy of a classifier, where all images have labels."""
-        of_network, of_dense = (Answers(arrays["values"], arrays["label"]) for arrays in (answers, dense))
+        of_network, of_dense = (ImagePredictions(arrays["values"], arrays["label"]) for arrays in (answers, dense))
         return ClassScores.of(of_network, of_network if answers is dense else of_dense)
 
     @staticmethod

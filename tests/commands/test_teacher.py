@@ -12,7 +12,7 @@ from jaxprune.commands import finetune
 from jaxprune.commands.finetune.teacher import open_teacher
 from jaxprune.errors import UserError
 from jaxprune.nn.images import normalize
-from jaxprune.train.objective import answers
+from jaxprune.train.objective import teacher_forward
 
 SIZES = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
 NAMES = ("ant", "bee", "cat")
@@ -39,7 +39,7 @@ def test_a_teacher_sees_images_normalised_as_in_its_own_training(config):
     teacher = open_teacher(config, data(*NAMES))
     pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
     other = (0.1, 0.2, 0.3), (0.5, 0.4, 0.3)
-    logits, _ = answers(teacher, teacher.params, normalize(pixels, *other), other)
+    logits, _ = teacher_forward(teacher, teacher.params, normalize(pixels, *other), other)
     expected, _ = network()(normalize(pixels, (0.5,) * 3, (0.25,) * 3))
     np.testing.assert_allclose(logits, expected, atol=1e-5)
 

@@ -119,7 +119,7 @@ LABELS = np.array([0, 0, 1, 1, 1])
 def test_answers_changes_and_losses():
     answer = {DENSE: [0, 0, 1, 1, 0], "topk": [0, 1, 1, 0, 1]}
     found = [Seen(Who("small", name, name), label=LABELS, prediction=np.array(own)) for name, own in answer.items()]
-    answered = outcomes.answers(found, neighbours=2)
+    answered = outcomes.member_predictions(found, neighbours=2)
     assert answered is not None and answered.by == outcomes.CLASSIFIER
     base, topk = ("small", DENSE), ("small", "topk")
     np.testing.assert_array_equal(outcomes.lost(answered, topk, base), [1, 3])
@@ -138,7 +138,7 @@ def test_accuracy_where_smaller_images_fail():
     rivals = [seen("img_size=16", [0, 1, 0, 0, 0]), seen("img_size=8", [1, 1, 0, 1, 0])]
     hard = outcomes.hard_images_of(found, rivals, neighbours=2)
     np.testing.assert_array_equal(hard["small"], [False, True, True, False, True])
-    answered = outcomes.answers(found, neighbours=2)
+    answered = outcomes.member_predictions(found, neighbours=2)
     dense, row = outcomes.plan_rows(found, answered, lambda model: 2.0, hard)
     name = "accuracy where smaller images fail"
     assert (dense[name], row[name], row["hard images"]) == (pytest.approx(2 / 3), pytest.approx(2 / 3), 3)
@@ -151,7 +151,7 @@ def test_confusions_that_a_plan_changes_most():
     labels = np.array([0, 0, 0, 1, 1, 2, 2, 2])
     predictions = {DENSE: [0, 0, 1, 1, 2, 2, 0, 0], "topk": [1, 1, 1, 1, 2, 2, 2, 0]}
     answers = {("small", plan): np.array(own) for plan, own in predictions.items()}
-    answered = outcomes.Answers(outcomes.CLASSIFIER, labels, answers)
+    answered = outcomes.MemberPredictions(outcomes.CLASSIFIER, labels, answers)
     columns = ("class", "predicted", "images", "dense", "with plan", "change")
     rows = outcomes.confusions(answered, ("small", DENSE), ["ant", "bee", "cow"])
     assert {row["plan"] for row in rows} == {"topk"}
@@ -184,13 +184,13 @@ def test_without_a_classifier_neighbours_answer():
     found = [
         Seen(Who("small", name, name), label=LABELS, pooled=pooled) for name, pooled in ((DENSE, dense), ("l1", -dense))
     ]
-    answered = outcomes.answers(found, neighbours=1)
+    answered = outcomes.member_predictions(found, neighbours=1)
     assert answered is not None and answered.by == outcomes.NEIGHBOURS
     assert answered.right(("small", DENSE)).all() and not answered.right(("small", "l1")).any()
     rows = outcomes.plan_rows(found, answered, lambda model: 1.0)
     assert rows[0]["cosine"] == pytest.approx(1) and rows[1]["cosine"] == pytest.approx(-1)
     unlabelled = [Seen(each.member, label=np.full(IMAGES, -1), pooled=each["pooled"]) for each in found]
-    assert outcomes.answers(unlabelled, neighbours=1) is None
+    assert outcomes.member_predictions(unlabelled, neighbours=1) is None
 
 
 def test_an_image_has_no_vote_on_itself():
@@ -238,7 +238,7 @@ def test_plans_beside_an_anchor():
         arrays = {"label": right, "prediction": prediction, "layer_1": noisy, "layer_3": noisy}
         found.append(pruned(plan, plan, (18, 9), seed=number, **arrays))
     found.append(pruned("topk .3", "topk", (12, 6), label=right, prediction=right, layer_1=features, layer_3=features))
-    answered = outcomes.answers(found, neighbours=1)
+    answered = outcomes.member_predictions(found, neighbours=1)
     rows = list(proxies.anchor_rows(found, answered, (DENSE, "topk"), (1, 3)))
     # Dense beside all five, Top-K beside the other three at its rate, in two layers; nothing is at the other rate.
     assert len(rows) == 2 * (5 + 3) and {row["anchor"] for row in rows} == {DENSE, "topk"}
@@ -297,7 +297,7 @@ def test_images_of_several_classes_are_ranked():
         Seen(Who("small", name, name), label=labels, logits=logits)
         for name, logits in ((DENSE, perfect), ("topk", perfect + rng.normal(size=labels.shape)))
     ]
-    answered = outcomes.answers(found, neighbours=3)
+    answered = outcomes.member_predictions(found, neighbours=3)
     assert isinstance(answered, several_labels.Rankings)
     base, topk = ("small", DENSE), ("small", "topk")
     assert answered.score(base) == pytest.approx(1) and answered.score(topk) < 0.95

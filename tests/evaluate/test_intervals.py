@@ -62,7 +62,7 @@ def test_a_paired_difference_has_the_normal_interval_with_two_more_images():
     rng = np.random.default_rng(0)
     labels, dense = np.zeros(400, int), (rng.random(400) < 0.2).astype(int)
     topk = np.where(rng.random(400) < 0.25, 1 - dense, dense)
-    answered = outcomes.Answers(outcomes.CLASSIFIER, labels, {("vit", DENSE): dense, ("vit", "topk"): topk})
+    answered = outcomes.MemberPredictions(outcomes.CLASSIFIER, labels, {("vit", DENSE): dense, ("vit", "topk"): topk})
     row = answered.columns(("vit", "topk"), ("vit", DENSE))
     gained = (topk == 0).astype(float) - (dense == 0)
     more = np.concatenate([gained, [0, 0]])
@@ -87,7 +87,7 @@ def test_paired_intervals_cover_the_true_difference():
         dense, changed = rng.random(images) < 0.7, rng.random(images)
         plan = np.where(changed < 0.1, False, np.where(changed < 0.15, True, dense))
         answers = {("vit", DENSE): dense.astype(int), ("vit", "topk"): plan.astype(int)}
-        answered = outcomes.Answers(outcomes.CLASSIFIER, np.ones(images, int), answers)
+        answered = outcomes.MemberPredictions(outcomes.CLASSIFIER, np.ones(images, int), answers)
         row = answered.columns(("vit", "topk"), ("vit", DENSE))
         hits += row["change low"] <= -0.1 * 0.7 + 0.05 * 0.3 <= row["change high"]
     assert 0.92 <= hits / tries <= 0.98

@@ -100,7 +100,7 @@ SOURCE = Images()
 
 @pytest.fixture(scope="module")
 def answered():
-    return outcomes.answers(MEMBERS, neighbours=1)
+    return outcomes.member_predictions(MEMBERS, neighbours=1)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from jaxprune.commands.tune import page
 from jaxprune.tune import Bound, Settings
 from jaxprune.tune.cost_table import Cost, CostTable, Part
 from jaxprune.tune.decision import decision
-from jaxprune.tune.image_errors import Answers, ClassScores
+from jaxprune.tune.image_errors import ClassScores, ImagePredictions
 from jaxprune.tune.loss_kinds import ClassLoss
 from jaxprune.tune.pareto_testing import fixed_sequence, of_errors
 from jaxprune.tune.tuned import SMALLER, Row, Tuned
@@ -127,8 +127,8 @@ def test_a_network_without_a_plan_is_a_warning(part_of):
 def test_accuracy_stands_ahead_of_the_risk_where_images_have_classes(part_of):
     dense, *plans = tuned().rows
     truth, answers = np.zeros(100, int), np.repeat([0, 1], [95, 5])
-    right = Answers(truth, truth)
-    of_plan = ClassScores.of(Answers(answers, truth), right)
+    right = ImagePredictions(truth, truth)
+    of_plan = ClassScores.of(ImagePredictions(answers, truth), right)
     rows = (dense._replace(scores=ClassScores.of(right, right)), *plans[:2], plans[2]._replace(scores=of_plan))
     labelled = tuned(rows=rows, bound=Bound("latency", 30.0))
     part, _ = part_of(lambda section: page.describe(section, labelled))

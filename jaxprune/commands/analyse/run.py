@@ -49,7 +49,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         maps = {observe.short_name(config.data): patterns.depth_maps(observed)}
         for name, group in data_passes.items():
             maps[name] = patterns.depth_maps(_observed(group, observed_members))
-        outcome = outcomes.answers(observed, neighbours=config.neighbours)
+        outcome = outcomes.member_predictions(observed, neighbours=config.neighbours)
         seen_smaller = [
             observation
             for images_pass, rival in zip(rival_passes, rivals, strict=True)
@@ -112,7 +112,7 @@ def _announce(members: Sequence[Member], passes: Sequence[observe.Pass]) -> None
 def _tables(
     config: Config,
     observed: Sequence[Observed],
-    outcome: outcomes.Answers | Rankings | None,
+    outcome: outcomes.MemberPredictions | Rankings | None,
     maps: Mapping[str, Mapping[tuple[str, str], np.ndarray]],
     names: Sequence[str],
     images: Sequence[str],
@@ -125,7 +125,7 @@ def _tables(
     confused = (
         outcomes.confusions(outcome, (network, DENSE), names)
         for network in networks
-        if isinstance(outcome, outcomes.Answers)
+        if isinstance(outcome, outcomes.MemberPredictions)
     )
     comparisons = {
         "rates": patterns.across_rates(observed),
@@ -142,7 +142,7 @@ def _tables(
         heat_maps=patterns.maps_alike(observed, next(iter(maps.values()))),
         proxies=proxies.correlations(beside) if outcome is not None else [],
         classes=[row for rows in by_class for row in rows],
-        answers=outcomes.by_image(outcome, images, names) if isinstance(outcome, outcomes.Answers) else [],
+        answers=outcomes.by_image(outcome, images, names) if isinstance(outcome, outcomes.MemberPredictions) else [],
         confusions=[row for rows in confused for row in rows],
         class_patterns=class_patterns.class_rows(observed, names) if names else [],
         **comparisons,

@@ -24,7 +24,7 @@ from jaxprune.nn.batch_norm import BATCH_STATS, RunningStats, batch_stats
 from jaxprune.nn.params import Split, merge, split, variables
 from jaxprune.nn.patch_embed import pair
 from jaxprune.plugins import parameters
-from jaxprune.train.objective import CROSS_ENTROPY, answers
+from jaxprune.train.objective import CROSS_ENTROPY, teacher_forward
 from jaxprune.train.state import EMA, TrainState
 from jaxprune.train.step import FIXED, KEPT, LossFn
 from jaxprune.train.writer import Writer
@@ -120,7 +120,7 @@ def _loss_fn(config: Config, parts: Split, model: Segmented, teacher: Split | No
         loss = network.loss(images, targets, key=model_key, progress=progress)
         value, shares = loss.value, dict(loss.parts)
         if teacher:
-            scores, _ = answers(teacher, batch[FIXED]["teacher"], images, normalised)
+            scores, _ = teacher_forward(teacher, batch[FIXED]["teacher"], images, normalised)
             distance = _DISTILLED_AT**2 * losses.kl_distillation(loss.logits[-1], scores, _DISTILLED_AT)
             value, shares["loss_logits"] = value + config.distill.logits * distance, distance
         right = (loss.logits.argmax(-1) == targets.argmax(-1)[None]).mean(1)

@@ -29,7 +29,7 @@ from jaxprune.nn.params import Split, merge, split, without_parameters
 from jaxprune.open import initialise
 from jaxprune.train.abstract_step import Step
 from jaxprune.train.keep_rate import KeepRateWarmUp
-from jaxprune.train.objective import ASYMMETRIC, answers
+from jaxprune.train.objective import ASYMMETRIC, teacher_forward
 from jaxprune.train.state import EMA, TrainState
 from jaxprune.train.step import FIXED, LossFn
 from jaxprune.train.writer import Writer
@@ -145,7 +145,7 @@ def _loss_fn(config: Config, model: Any, teacher: Split | None) -> LossFn:
         arrays = {name: stop_gradient(value) if name in frozen else value for name, value in params.items()}
         network = merge(parts.graph, arrays, parts.rest)
         logits, aux = network(images, train=True, key=model_key)
-        teacher_outputs = answers(teacher, batch[FIXED]["teacher"], images, normalised) if teacher else None
+        teacher_outputs = teacher_forward(teacher, batch[FIXED]["teacher"], images, normalised) if teacher else None
         loss, parts_of_loss = criterion(reducers, logits, aux, targets, teacher_outputs)
         shares: dict[str, Any] = dict(parts_of_loss)
         if criterion.classes != ASYMMETRIC:

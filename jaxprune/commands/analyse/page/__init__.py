@@ -8,7 +8,7 @@ import numpy as np
 from jaxprune.bench.plan_names import short_plan
 from jaxprune.commands.analyse.page import classes, costs, depth_maps, gallery, patterns, proxies
 from jaxprune.commands.analyse.page.parts import Analysis, Rows, differing
-from jaxprune.commands.analyse.tables.outcomes import CLASSIFIER, Answers
+from jaxprune.commands.analyse.tables.outcomes import CLASSIFIER, MemberPredictions
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.measures.several_labels import Rankings
 from jaxprune.reduction import DENSE
@@ -56,8 +56,8 @@ def describe(
       data_sets: location of each data set, if there are several.
       left_out: plans that a network cannot follow, and why.
     """
-    observations, answers, several_networks = analysis.observations, analysis.answers, analysis.several_networks
-    section.text(_about(observations, answers, neighbours))
+    observations, outcome, several_networks = analysis.observations, analysis.outcome, analysis.several_networks
+    section.text(_about(observations, outcome, neighbours))
     if left_out:
         section.table([{"plan": name, "why": why} for name, why in left_out.items()], caption="Plans left out.")
     costs.describe(section.section("Accuracy and cost"), tables.plans, analysis)
@@ -79,9 +79,9 @@ def describe(
         depth_maps.across_data_sets(section.section("One plan on several data sets"), tables.data_sets, data_sets)
     if tables.anchors:
         part = section.section("Are features and patterns proxies of accuracy?")
-        measure = answers.measure if answers else "accuracy"
+        measure = outcome.measure if outcome else "accuracy"
         proxies.describe(part, tables.anchors, tables.proxies, several_networks, measure)
-    if answers is not None:
+    if outcome is not None:
         classes.losses(section.section("What each plan loses"), analysis, tables.classes)
     if tables.confusions:
         classes.confusions(section.section("Confusions that changed"), tables.confusions, observations)
@@ -102,18 +102,18 @@ def _trained(observations: Sequence[Observed]) -> list[dict[str, str]]:
     ]
 
 
-def _about(observations: Sequence[Observed], answers: Answers | Rankings | None, neighbours: int) -> str:
+def _about(observations: Sequence[Observed], outcome: MemberPredictions | Rankings | None, neighbours: int) -> str:
     networks = {observed.member.network: observed.member for observed in observations if observed.member.plan == DENSE}
     count = len(observations[0]["index"])
     lines = [
         f"{len(observations)} networks and plans on the same {count} held-out images. "
         + " ".join(about_images(member.model.preprocessing) for member in list(networks.values())[:1])
     ]
-    if answers is None:
+    if outcome is None:
         lines.append(
             "The networks have no classifier for these images: similarity to the dense network instead of accuracy."
         )
-    elif answers.by != CLASSIFIER:
+    elif outcome.by != CLASSIFIER:
         lines.append(
             f"There is no classifier for these classes: an image gets the class that its {neighbours} nearest "
             "neighbours vote for, by cosine between its pooled features under the plan and theirs without a plan. With "

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxprune.commands.analyse.page.parts import SHOWN_ROWS, Analysis, Rows, add_table, at_one_rate, grouped, plan_name
 from jaxprune.commands.analyse.tables import class_patterns
-from jaxprune.commands.analyse.tables.outcomes import Answers, lost, name_of
+from jaxprune.commands.analyse.tables.outcomes import MemberPredictions, lost, name_of
 from jaxprune.data.broken_examples import read_or_next
 from jaxprune.data.crop_resize import prepare
 from jaxprune.evaluate.collectors.observations import Observed
@@ -24,12 +24,12 @@ def losses(section: Section, analysis: Analysis, rows: Rows) -> None:
     """Adds some of the images that each plan loses, and the classes with the largest loss.
 
     Args:
-      analysis: one with answers.
-      rows: what `by_class` of the answers returned.
+      analysis: one with an outcome.
+      rows: what `by_class` of the outcome returned.
     """
-    answers = analysis.answers
-    if isinstance(answers, Answers):
-        _pictures(section, analysis, answers)
+    outcome = analysis.outcome
+    if isinstance(outcome, MemberPredictions):
+        _pictures(section, analysis, outcome)
     values = ("network", "class", "images", "accuracy, dense", "AP, dense")
     if plans := [name for name in rows[0] if name not in values]:
         columns = plans[:: -(-len(plans) // PLANS_SHOWN)]
@@ -37,34 +37,34 @@ def losses(section: Section, analysis: Analysis, rows: Rows) -> None:
             section,
             [{name: row[name] for name in row if name in (*values, *columns)} for row in rows[:CLASSES_SHOWN]],
             f"The {min(CLASSES_SHOWN, len(rows))} of {len(rows)} classes with the largest loss over all plans: "
-            f"{'accuracy' if isinstance(answers, Answers) else 'average precision'} of the dense network, and its "
-            f"change under {'each plan' if len(columns) == len(plans) else 'some plans'}. `images` is n of the class; "
-            "if it is small, one image makes a large difference. All classes and plans are in `classes.csv`, and "
-            "predictions in `answers.csv`.",
+            f"{'accuracy' if isinstance(outcome, MemberPredictions) else 'average precision'} of the dense network, "
+            f"and its change under {'each plan' if len(columns) == len(plans) else 'some plans'}. `images` is n of the "
+            "class; if it is small, one image makes a large difference. All classes and plans are in `classes.csv`, "
+            "and predictions in `answers.csv`.",
             ".2f",
         )
 
 
-def _pictures(section: Section, analysis: Analysis, answers: Answers) -> None:
+def _pictures(section: Section, analysis: Analysis, outcome: MemberPredictions) -> None:
     names, count = analysis.class_names, 0
     for observed in analysis.observations:
         member, base = observed.member, (observed.member.network, DENSE)
-        places = lost(answers, name_of(observed), base) if member.plan != DENSE else np.zeros(0, int)
+        places = lost(outcome, name_of(observed), base) if member.plan != DENSE else np.zeros(0, int)
         if not len(places) or not member.layers or len(member.grids[-1]) != 2 or count == PLANS_SHOWN:
             continue
         count += 1
         sample = places[np.arange(min(SHOWN, len(places))) * len(places) // min(SHOWN, len(places))]
         rows, cells = observed["assign_" + str(len(member.layers) - 1)], []
-        indices, predictions = observed["index"], answers.predictions[name_of(observed)]
+        indices, predictions = observed["index"], outcome.predictions[name_of(observed)]
         for place in map(int, sample):
             example = read_or_next(analysis.sources[member.network], int(indices[place]))
             image = upscale(prepare(example["image"], member.model.preprocessing))
             picture = token_groups(image, rows[place], member.grids[-1][:2])  # pyright: ignore[reportArgumentType]
-            cells.append(label(picture, f"{names[answers.labels[place]]}: {names[predictions[place]]}"))
+            cells.append(label(picture, f"{names[outcome.labels[place]]}: {names[predictions[place]]}"))
         section.figure(
             tile(cells, SHOWN, pad=6),
             f"{plan_name(member.network, member.plan, analysis.several_networks)} loses {len(places)} of the "
-            f"{int(answers.right(base).sum())} images that the dense network gets right"
+            f"{int(outcome.right(base).sum())} images that the dense network gets right"
             f"{'' if len(sample) == len(places) else ', some of them here'}. Each is shown after the last step, with "
             "its class and, after the colon, the prediction under the plan. Dropped patches are grey with a cross; "
             "patches merged into one token have a border of one colour.",

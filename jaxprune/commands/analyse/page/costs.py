@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxprune.commands.analyse.page.parts import Analysis, Rows, add_table, as_series, grouped, plan_name
-from jaxprune.commands.analyse.tables.outcomes import Answers, name_of
+from jaxprune.commands.analyse.tables.outcomes import MemberPredictions, name_of
 from jaxprune.evaluate.collectors.hard_images import HARD, RESCUED
 from jaxprune.measures.intervals import Interval
 from jaxprune.measures.leaders import leaders
@@ -18,9 +18,9 @@ _LABELLED = 12
 
 def describe(section: Section, rows: Rows, analysis: Analysis) -> None:
     """Adds cost and accuracy of each plan, the rows of `outcomes.plan_rows`."""
-    answers, several_networks = analysis.answers, analysis.several_networks
+    outcome, several_networks = analysis.outcome, analysis.several_networks
     methods = {name_of(observed): observed.member.method for observed in analysis.observations}
-    value = answers.measure if answers is not None else "cosine"
+    value = outcome.measure if outcome is not None else "cosine"
     # The dense network last, so that methods have the same colours in all figures.
     measured = sorted((row for row in rows if value in row), key=lambda row: row["plan"] == DENSE)
     crowded = len(measured) > _LABELLED
@@ -34,7 +34,7 @@ def describe(section: Section, rows: Rows, analysis: Analysis) -> None:
             for name, row in zip(names, measured, strict=True):
                 plans.setdefault(name, []).append(plan_name(row["network"], row["plan"], several_networks))
             options["tips"] = plans
-        if isinstance(answers, Answers):
+        if isinstance(outcome, MemberPredictions):
             options["reference"] = {"chance": 1 / len(analysis.class_names)}
         plot = plots.scatter_plot(points, "GFLOPs", value, **options)
         joined = " Thin lines join the plans of a method." if crowded else ""
@@ -43,7 +43,7 @@ def describe(section: Section, rows: Rows, analysis: Analysis) -> None:
         f"n = {rows[0]['images']} images. `rows`: rows after each step as a share of the patches, mean over images; "
         "`cosine`: mean cosine of pooled features with the dense network's, and its 95 % interval (normal) over images."
     )
-    if isinstance(answers, Answers):
+    if isinstance(outcome, MemberPredictions):
         caption += (
             f" `accuracy`: {spread.BRACKETS}; `change` from the dense network, with its 95 % interval (Agresti and "
             "Min, paired by image); `agreement`: share of images with the dense network's prediction; `lost` and "
@@ -54,7 +54,7 @@ def describe(section: Section, rows: Rows, analysis: Analysis) -> None:
                 f" `{RESCUED}`: of the `{HARD}`, which the dense network gets wrong on "
                 "all smaller images at about the FLOPs of the plans: what only tokens can give."
             )
-    elif answers is not None:
+    elif outcome is not None:
         caption += (
             " `mAP`: mean average precision over the classes; `change` from the dense network; with 95 % "
             "intervals (jackknife over images; `change` is paired by image)."

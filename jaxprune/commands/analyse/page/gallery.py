@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from jaxprune.commands.analyse.page.parts import Analysis, at_one_rate, differing, plan_name
-from jaxprune.commands.analyse.tables.outcomes import Answers, name_of
+from jaxprune.commands.analyse.tables.outcomes import MemberPredictions, name_of
 from jaxprune.data.broken_examples import read_or_next
 from jaxprune.data.crop_resize import prepare
 from jaxprune.evaluate.collectors.observations import Observed
@@ -36,7 +36,7 @@ def describe(section: Section, plans: Sequence[Observed], analysis: Analysis) ->
 
     Args:
       plans: what `drawn` returned; at least one.
-      analysis: whose images, answers and names of classes are shown.
+      analysis: whose images, predictions and names of classes are shown.
     """
     section.text(
         "Images drawn at random: each as the network gets it, then after each step of a plan. Dropped patches are "
@@ -54,8 +54,8 @@ def describe(section: Section, plans: Sequence[Observed], analysis: Analysis) ->
             columns = 1 + len(steps_drawn(len(steps)))
             pictures.append(_smaller(steps_of_plan(image[None], steps, member.grids), columns))
             name = plan_name(member.network, member.plan, analysis.several_networks)
-            if isinstance(analysis.answers, Answers):
-                predictions = analysis.answers.predictions[name_of(observed)]
+            if isinstance(analysis.outcome, MemberPredictions):
+                predictions = analysis.outcome.predictions[name_of(observed)]
                 name += f": predicted {analysis.class_names[int(predictions[place])]}"
             captions.append(name)
         file = PurePath(analysis.sources[plans[0].member.network].names[indices[place]]).name

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxprune.commands.analyse.tables.outcomes import Answers, name_of
+from jaxprune.commands.analyse.tables.outcomes import MemberPredictions, name_of
 from jaxprune.data.sample import Sample
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.measures.several_labels import Rankings
@@ -22,13 +22,13 @@ class Analysis(NamedTuple):
 
     Attributes:
       observations: of all members.
-      answers: what `outcomes.answers` returned.
+      outcome: what `outcomes.member_predictions` returned.
       class_names: of the data.
       sources: the images, by network.
     """
 
     observations: Sequence[Observed]
-    answers: Answers | Rankings | None
+    outcome: MemberPredictions | Rankings | None
     class_names: Sequence[str]
     sources: Mapping[str, Sample]
 

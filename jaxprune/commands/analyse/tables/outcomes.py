@@ -15,7 +15,7 @@ from jaxprune.reduction import DENSE
 CLASSIFIER, NEIGHBOURS = "classifier", "neighbours"
 
 
-class Answers(NamedTuple):
+class MemberPredictions(NamedTuple):
     """The predictions of a network and its plans.
 
     Attributes:
@@ -52,7 +52,7 @@ def name_of(observed: Observed) -> tuple[str, str]:
     return observed.member.network, observed.member.plan
 
 
-def answers(observations: Sequence[Observed], *, neighbours: int) -> Answers | Rankings | None:
+def member_predictions(observations: Sequence[Observed], *, neighbours: int) -> MemberPredictions | Rankings | None:
     """Returns the predictions of all members; None if images have no label, or several without a classifier.
 
     Without a classifier, an image gets the class that the nearest dense features of other images vote for: a plan is
@@ -68,17 +68,19 @@ def answers(observations: Sequence[Observed], *, neighbours: int) -> Answers | R
     if labels.ndim > 1 or (labels < 0).any():
         return None
     if all("prediction" in observed for observed in observations):
-        return Answers(CLASSIFIER, labels, {name_of(observed): observed["prediction"] for observed in observations})
+        return MemberPredictions(
+            CLASSIFIER, labels, {name_of(observed): observed["prediction"] for observed in observations}
+        )
     if not all("pooled" in observed for observed in observations) or len(labels) < 2:
         return None
     dense = {observed.member.network: observed["pooled"] for observed in observations if observed.member.plan == DENSE}
     classes = lambda o: knn_classes_of_others(dense[o.member.network], labels, o["pooled"], k=neighbours)
-    return Answers(NEIGHBOURS, labels, {name_of(observed): classes(observed) for observed in observations})
+    return MemberPredictions(NEIGHBOURS, labels, {name_of(observed): classes(observed) for observed in observations})
 
 
 def plan_rows(
     observations: Sequence[Observed],
-    outcome: Answers | Rankings | None,
+    outcome: MemberPredictions | Rankings | None,
     gflops: Callable[[Any], float],
     hard: Mapping[str, np.ndarray] | None = None,
 ) -> list[dict]:
@@ -89,7 +91,7 @@ def plan_rows(
 
     Args:
       observations: members of any networks, the dense one of each first.
-      outcome: what `answers` returned.
+      outcome: what `member_predictions` returned.
       gflops: returns the GFLOPs of a network.
       hard: by network, whether it gets each image wrong where that is smaller; see `hard_images_of`.
     """
@@ -99,7 +101,7 @@ def plan_rows(
         row: dict[str, Any] = {"network": member.network, "plan": member.plan, "GFLOPs": gflops(member.model)}
         if outcome is not None:
             row |= outcome.columns(name_of(observed), name_of(base))
-        if hard and isinstance(outcome, Answers) and member.network in hard:
+        if hard and isinstance(outcome, MemberPredictions) and member.network in hard:
             row |= HardScore.of(outcome.right(name_of(observed)), hard[member.network]).cells()
         if "pooled" in observed and "pooled" in base:
             cosines = cosines_of(observed["pooled"], base["pooled"])
@@ -119,11 +121,11 @@ def hard_images_of(
     Args:
       observations: members of any networks, including the dense ones.
       rivals: the dense networks on smaller images, on the same images.
-      neighbours: see `answers`.
+      neighbours: see `member_predictions`.
     """
     dense = [observed for observed in observations if observed.member.plan == DENSE]
-    outcome = answers([*dense, *rivals], neighbours=neighbours) if rivals else None
-    if not isinstance(outcome, Answers):
+    outcome = member_predictions([*dense, *rivals], neighbours=neighbours) if rivals else None
+    if not isinstance(outcome, MemberPredictions):
         return {}
     smaller: dict[str, list[np.ndarray]] = {}
     for observed in rivals:
@@ -131,18 +133,18 @@ def hard_images_of(
     return {network: hard_images(right) for network, right in smaller.items()}
 
 
-def lost(outcome: Answers, member: tuple[str, str], base: tuple[str, str]) -> np.ndarray:
+def lost(outcome: MemberPredictions, member: tuple[str, str], base: tuple[str, str]) -> np.ndarray:
     """Returns the positions of the images that the dense network gets right and the plan does not."""
     return np.flatnonzero(outcome.right(base) & ~outcome.right(member))
 
 
-def by_class(outcome: Answers, base: tuple[str, str], class_names: Sequence[str]) -> list[dict[str, Any]]:
+def by_class(outcome: MemberPredictions, base: tuple[str, str], class_names: Sequence[str]) -> list[dict[str, Any]]:
     """Returns a row for each class that occurs: its images, the dense accuracy, and its change under each plan.
 
     Classes with the largest loss over all plans come first.
 
     Args:
-      outcome: what `answers` returned.
+      outcome: what `member_predictions` returned.
       base: the dense member of the network.
       class_names: of the data.
     """
@@ -158,14 +160,14 @@ def by_class(outcome: Answers, base: tuple[str, str], class_names: Sequence[str]
 
 
 def confusions(
-    outcome: Answers, base: tuple[str, str], class_names: Sequence[str], *, most: int = 20
+    outcome: MemberPredictions, base: tuple[str, str], class_names: Sequence[str], *, most: int = 20
 ) -> list[dict[str, Any]]:
     """Returns rows for the pairs (class, other predicted class) that a plan changes most, by plan.
 
     `dense` and `with plan` are the numbers of images, `change` their difference; pairs that grew come first.
 
     Args:
-      outcome: what `answers` returned.
+      outcome: what `member_predictions` returned.
       base: the dense member of the network.
       class_names: of the data.
       most: maximum number of pairs of a plan that grew, and of those that shrank.
@@ -185,11 +187,11 @@ def confusions(
     return rows
 
 
-def by_image(outcome: Answers, names: Sequence[str], class_names: Sequence[str]) -> list[dict[str, Any]]:
+def by_image(outcome: MemberPredictions, names: Sequence[str], class_names: Sequence[str]) -> list[dict[str, Any]]:
     """Returns a row for each image: its name, its class, and the prediction of each member.
 
     Args:
-      outcome: what `answers` returned.
+      outcome: what `member_predictions` returned.
       names: of the images.
       class_names: of the data.
     """
@@ -208,7 +210,7 @@ def cosines_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return (first * second).sum(1) / np.maximum(lengths, 1e-12)
 
 
-def _confused(outcome: Answers, member: tuple[str, str], num_classes: int) -> dict[tuple[int, int], int]:
+def _confused(outcome: MemberPredictions, member: tuple[str, str], num_classes: int) -> dict[tuple[int, int], int]:
     """The number of images of each (class, other predicted class) that occurs."""
     wrong = ~outcome.right(member)
     codes = outcome.labels[wrong].astype(np.int64) * num_classes + outcome.predictions[member][wrong]
@@ -216,7 +218,7 @@ def _confused(outcome: Answers, member: tuple[str, str], num_classes: int) -> di
     return {divmod(pair, num_classes): count for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True)}
 
 
-def _accuracy(outcome: Answers, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:
+def _accuracy(outcome: MemberPredictions, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:
     right, dense = outcome.right(member), outcome.right(base)
     low, high = wilson_interval(int(right.sum()), len(right))
     change, least, most = (0.0, 0.0, 0.0) if member == base else paired_difference(right, dense)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.commands.analyse.tables.outcomes import Answers, name_of
+from jaxprune.commands.analyse.tables.outcomes import MemberPredictions, name_of
 from jaxprune.evaluate.collectors.observations import Observed
 from jaxprune.evaluate.reduction_patterns import clusters_alike, overlaps
 from jaxprune.measures import alignment, rank_correlation
@@ -26,7 +26,10 @@ _PREPARED = 8  # members whose products of features are in memory, four matrices
 
 
 def anchor_rows(
-    observations: Sequence[Observed], outcome: Answers | Rankings | None, anchors: Sequence[str], layers: Sequence[int]
+    observations: Sequence[Observed],
+    outcome: MemberPredictions | Rankings | None,
+    anchors: Sequence[str],
+    layers: Sequence[int],
 ) -> Iterator[dict[str, Any]]:
     """Yields a row for each anchor, other plan and layer: distances of features after it, similarity of patterns.
 
@@ -35,7 +38,7 @@ def anchor_rows(
 
     Args:
       observations: all members.
-      outcome: what `outcomes.answers` returned.
+      outcome: what `outcomes.member_predictions` returned.
       anchors: methods, or `DENSE`.
       layers: the layers whose features were observed.
     """
@@ -55,7 +58,7 @@ def anchor_rows(
             names["accuracy difference"] = anchor_score - rival_score
         for layer in layers:
             if (name_of(anchor), name_of(rival), layer) in distances:
-                values = distances[name_of(anchor), name_of(rival), layer] | _likeness(anchor, rival, layer)
+                values = distances[name_of(anchor), name_of(rival), layer] | _pattern_similarity(anchor, rival, layer)
                 row = {**names, "anchor method": member.method, "layer": layer, **values}
                 yield {**row, "images": len(anchor["index"])}
 
@@ -122,7 +125,7 @@ def _feature_distances(
     return distances
 
 
-def _likeness(anchor: Observed, rival: Observed, layer: int) -> dict[str, float]:
+def _pattern_similarity(anchor: Observed, rival: Observed, layer: int) -> dict[str, float]:
     similarities: dict[str, float] = {name: float("nan") for name in LIKENESSES}
     steps = [step for step, place in enumerate(anchor.member.layers) if place <= layer]
     if not steps or anchor.member.layers != rival.member.layers or anchor.member.grids != rival.member.grids:
