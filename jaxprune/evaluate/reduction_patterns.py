@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 
 from jaxprune.evaluate.collectors.token_counts import distinct_tokens
 from jaxprune.measures import heat_maps
-from jaxprune.measures.clusterings import likeness
+from jaxprune.measures.clusterings import clustering_agreement
 from jaxprune.measures.intervals import Spread
 from jaxprune.measures.overlap import as_masks, intersection_over_area, intersection_over_union
 
@@ -77,7 +77,7 @@ def clusters_alike(classes: Int[np.ndarray, "n p"], clusters: Int[np.ndarray, "n
       classes: clusters at the lower of two keep rates, or of the first of two networks.
       clusters: clusters of the other.
     """
-    agreement = likeness(classes, clusters)
+    agreement = clustering_agreement(classes, clusters)
     return {
         "homogeneity": Spread.of(agreement.homogeneity),
         "completeness": Spread.of(agreement.completeness),

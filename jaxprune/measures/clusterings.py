@@ -10,7 +10,7 @@ import scipy
 from jaxtyping import Float, Int
 
 
-class Likeness(NamedTuple):
+class ClusteringAgreement(NamedTuple):
     """The similarity of two clusterings, from 0 to 1, one value per image.
 
     Attributes:
@@ -24,14 +24,14 @@ class Likeness(NamedTuple):
     nmi: Float[np.ndarray, "*n"]
 
 
-def likeness(classes: Int[np.ndarray, "*n p"], clusters: Int[np.ndarray, "*n p"]) -> Likeness:
+def clustering_agreement(classes: Int[np.ndarray, "*n p"], clusters: Int[np.ndarray, "*n p"]) -> ClusteringAgreement:
     """Compares clusterings with reference clusterings, the classes, image by image.
 
     To compare two keep rates, use the clusters of the lower rate as classes: then the homogeneity is 1 if the clusters
     of the higher rate are nested in those of the lower one, whatever their numbers. The text of the paper has them the
     other way round, which would give nested clusters a low homogeneity.
 
-    >>> nested = likeness(np.array([[0, 0, 0, 0, 1, 1]]), np.array([[0, 0, 1, 1, 2, 2]]))
+    >>> nested = clustering_agreement(np.array([[0, 0, 0, 0, 1, 1]]), np.array([[0, 0, 1, 1, 2, 2]]))
     >>> nested.homogeneity.round(3), nested.completeness.round(3)
     (array([1.]), array([0.579]))
 
@@ -48,7 +48,7 @@ def likeness(classes: Int[np.ndarray, "*n p"], clusters: Int[np.ndarray, "*n p"]
     shared = np.maximum(of_classes + of_clusters - of_pairs, 0)
     # A single cluster has no entropy to explain.
     share = lambda entropy: np.divide(shared, entropy, out=np.ones_like(shared), where=entropy > 0)
-    return Likeness(share(of_classes), share(of_clusters), share((of_classes + of_clusters) / 2))
+    return ClusteringAgreement(share(of_classes), share(of_clusters), share((of_classes + of_clusters) / 2))
 
 
 def _entropy(labels: np.ndarray) -> np.ndarray:

@@ -117,22 +117,22 @@ def distance(student: View, teacher: View, weights: Weights) -> tuple[Float[Arra
     return loss, {f"loss_{name}": value for name, value in parts.items()}
 
 
-def likeness(student: View, teacher: View) -> dict[str, Float[Array, "b"]]:
+def similarity(student: View, teacher: View) -> dict[str, Float[Array, "b"]]:
     """Returns how alike views of each image are.
 
     `cosine` is that of the pooled features, or the mean over the places of the maps, if both networks have the same
     width; `agreement` the share of predictions with the same class, if both have the same classes.
     """
-    alike = {}
+    similarities = {}
     if _alike(student.features, teacher.features):
-        alike["cosine"] = _cosine(student.features, teacher.features)
+        similarities["cosine"] = _cosine(student.features, teacher.features)
     elif student.features is None and all(map(_alike, student.maps, teacher.maps)):
         cosines = [_cosine(x, _on_grid_of(x, y)) for x, y in zip(student.maps, teacher.maps, strict=True)]
-        alike["cosine"] = jnp.stack([values.mean((1, 2)) for values in cosines]).mean(0)
+        similarities["cosine"] = jnp.stack([values.mean((1, 2)) for values in cosines]).mean(0)
     if _alike(student.logits, teacher.logits):
         same = student.logits.argmax(-1) == _on_grid_of(student.logits, teacher.logits).argmax(-1)
-        alike["agreement"] = same.reshape(len(same), -1).astype(jnp.float32).mean(-1)
-    return alike
+        similarities["agreement"] = same.reshape(len(same), -1).astype(jnp.float32).mean(-1)
+    return similarities
 
 
 def _alike(values: Array | None, target: Array | None) -> bool:

@@ -29,7 +29,7 @@ from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
-from jaxprune.recover.held_out_agreement import Likeness
+from jaxprune.recover.held_out_agreement import HeldOutAgreement
 from jaxprune.recover.lesson import Lesson
 from jaxprune.recover.settings import Settings
 from jaxprune.train import loop, optimizer
@@ -126,7 +126,7 @@ def heal(
     """
     _require_hosts(student, teacher)
     workdir, mesh = Path(workdir), mesh or parallel.mesh_from_text("data=-1")
-    measure = Likeness(student, teacher, held_out, settings, mesh)
+    measure = HeldOutAgreement(student, teacher, held_out, settings, mesh)
     before = measure(split(student).params)
     if not (settings.minutes or settings.steps) or not settings.weights:
         return Healed(student, before, before, 0, 0, 0.0)
@@ -137,10 +137,10 @@ def heal(
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
         params = lesson.learning.params(state.params, frozen)
-        likeness = measure(params)
-        if processes.leads() and _score(likeness) >= max(map(_score, [before, *_evaluations(workdir)])):
+        similarity = measure(params)
+        if processes.leads() and _score(similarity) >= max(map(_score, [before, *_evaluations(workdir)])):
             write_atomically(workdir / BEST, save({name: np.asarray(array) for name, array in params.items()}))
-        writer.metrics(step, "eval", likeness)
+        writer.metrics(step, "eval", similarity)
 
     interval = max(1, -(-steps // max(settings.evaluations, 1)))
     result = loop.fit(
@@ -287,9 +287,9 @@ def _probe(lesson: Lesson, train: Source, settings: Settings, mesh: Mesh) -> tup
     return seconds, float(f"{loss / change:.1e}") if change else 0.0
 
 
-def _score(likeness: Mapping[str, Any]) -> float:
+def _score(similarity: Mapping[str, Any]) -> float:
     """What the best weights have most of."""
-    return likeness.get("agreement", 0.0) + likeness.get("cosine", 0.0)
+    return similarity.get("agreement", 0.0) + similarity.get("cosine", 0.0)
 
 
 def _evaluations(workdir: Path) -> list[dict[str, Any]]:

@@ -12,11 +12,11 @@ from jaxprune.evaluate import Averages, Forward, run_over
 from jaxprune.nn.images import normalize, renormalized_for
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import trained_on
-from jaxprune.recover.distance import likeness, view
+from jaxprune.recover.distance import similarity, view
 from jaxprune.recover.settings import Settings
 
 
-class Likeness:
+class HeldOutAgreement:
     """Measures how alike a student with some parameters is to its teacher, on held-out images."""
 
     def __init__(self, student: Any, teacher: Any, held_out: Source, settings: Settings, mesh: Mesh):
@@ -33,7 +33,7 @@ class Likeness:
         self._forward = Forward(self._call, None)
 
     def __call__(self, params: Mapping[str, jax.Array]) -> dict[str, float]:
-        """Returns the means of `distance.likeness`."""
+        """Returns the means of `distance.similarity`."""
         arrays = {"student": dict(params), "teacher": self._teacher.params}
         forward = self._forward._replace(arrays=arrays)
         (averages,) = run_over(self._batches, {"alike": forward}, [Averages("alike")], self._mesh, desc="held out")
@@ -44,4 +44,4 @@ class Likeness:
         teacher_view = view(merge(self._teacher.graph, arrays["teacher"], self._teacher.rest), images)
         student = merge(self._parts.graph, arrays["student"], self._parts.rest)
         student_view = view(student, renormalized_for(self._student, images, trained_on(self._teacher_record)))
-        return likeness(student_view, teacher_view)
+        return similarity(student_view, teacher_view)

@@ -93,7 +93,7 @@ def _rows_of(side: slice, like: Array) -> Int[Array, "b a"]:
 
 
 class MCTF(PairMerger):
-    """Merges rows by their likeness, the attention they receive and their size, and averages them by the latter two.
+    """Merges rows by their similarity, the attention they receive and their size, and averages them by the latter two.
 
     A pair has the score ((1 + cosine) / 2)^(1 / tau_sim) · (i_a i_b)^(1 / tau_info) · (z_a z_b)^(1 / tau_size), where i
     is the reciprocal of the attention that a row receives, z that of its size, and the cosine is that of the rows

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxprune import mim
 from jaxprune.errors import UserError, shortened
-from jaxprune.weights.guess_network import likeness
+from jaxprune.weights.guess_network import network_similarity
 from jaxprune.weights.read_names import PATCHES
 from jaxprune.weights.sources import Published
 
@@ -45,7 +45,7 @@ def architecture(tensors: Mapping[str, Published], source: str) -> tuple[str, di
         return "mim", framework  # with its encoder
     if not plausible or not shapes.keys() >= _NEEDED or shapes["blocks.0.mlp.fc1.weight"][1:] != width:
         names = ", ".join(map(shortened, list(shapes)[:3]))
-        of_another = f": {likeness(tensors)}; name its network with model=" if PATCHES in shapes else ""
+        of_another = f": {network_similarity(tensors)}; name its network with model=" if PATCHES in shapes else ""
         raise UserError(
             f"{source} holds no plain vision transformer by the names of timm, MAE, DINO or Hugging Face "
             f"({names}, …){of_another}."
@@ -54,7 +54,7 @@ def architecture(tensors: Mapping[str, Published], source: str) -> tuple[str, di
         "blocks.0.attn.q_bias" in shapes or "blocks.0.mlp.norm.weight" in shapes
     ):
         raise UserError(
-            f"{source} are weights of no plain vision transformer: {likeness(tensors)}; name it with model=."
+            f"{source} are weights of no plain vision transformer: {network_similarity(tensors)}; name it with model=."
         )
     width, channels, *patch_size = shapes[PATCHES]
     arguments = {

@@ -18,7 +18,7 @@ from jaxprune.weights.sources import Published
 _SIZES = ("embed_dim", "depth", "num_heads", "patch_size", "img_size", "mlp_ratio", "norm_eps", "num_classes")
 
 
-class Likeness(NamedTuple):
+class NetworkSimilarity(NamedTuple):
     """The comparison of a file with the most similar named network.
 
     Attributes:
@@ -43,7 +43,7 @@ class Likeness(NamedTuple):
         return f"nearest is {nearest}{', but the file ' + ' and '.join(differs) if differs else ''}"
 
 
-def likeness(tensors: Mapping[str, Published]) -> Likeness:
+def network_similarity(tensors: Mapping[str, Published]) -> NetworkSimilarity:
     """Compares tensors by timm's names with the named vision transformers; nothing is computed."""
     present = patterns(tensors)
     families: dict[Any, list[str]] = {}
@@ -60,7 +60,7 @@ def likeness(tensors: Mapping[str, Published]) -> Likeness:
     alike = [name for *_, names in nearest for name in names]
     of_size = [name for name in alike if _sizes(models.arguments(name)) == _sizes_of(tensors)]
     missing, besides, _ = nearest[0]
-    return Likeness(tuple(of_size or alike), tuple(sorted(missing)), tuple(sorted(besides)))
+    return NetworkSimilarity(tuple(of_size or alike), tuple(sorted(missing)), tuple(sorted(besides)))
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from jaxprune.mim.parts.base import STORED
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.models.vit_styles import STYLES
 from jaxprune.nn.params import unfilled, variables
-from jaxprune.weights.guess_network import likeness, patterns
+from jaxprune.weights.guess_network import network_similarity, patterns
 from jaxprune.weights.read import by_timm, fill, other_activation, read_tensors
 from jaxprune.weights.rules import published_names, to_ours
 from jaxprune.weights.sources import Tensors, timm
@@ -101,4 +101,4 @@ def _refuse_another_family(tensors: Tensors, model: Any, name: str, source: str)
     if not isinstance(model, VisionTransformer) or (expected - biases) == (present - biases):
         return
     if "patch_embed.proj.weight" in present:
-        raise UserError(f"{source} does not fit {name}: {likeness(tensors)}.")
+        raise UserError(f"{source} does not fit {name}: {network_similarity(tensors)}.")

@@ -13,7 +13,7 @@ from jaxprune.data.arrays import of_arrays
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
 from jaxprune.open.rivals import rival
-from jaxprune.recover.distance import Weights, distance, likeness, view
+from jaxprune.recover.distance import Weights, distance, similarity, view
 from jaxprune.reduction import Plan
 from jaxprune.train.writer import read_metrics
 
@@ -73,12 +73,12 @@ def test_the_parts_of_the_distance():
     np.testing.assert_allclose(distance(halved, same, Weights())[1]["loss_patches"], 0.25, rtol=1e-5)
     one = mine._replace(maps=(mine.maps[0] * 0, *mine.maps[1:]))
     np.testing.assert_allclose(distance(one, same, Weights())[1]["loss_patches"], 0.25, rtol=1e-5)
-    alike = likeness(mine, same)
+    alike = similarity(mine, same)
     np.testing.assert_allclose(alike["cosine"], 1, rtol=1e-5)
     np.testing.assert_array_equal(alike["agreement"], 1)
     rows = same.logits.shape[1]
     turned = same._replace(logits=same.logits.at[:, : rows // 4].multiply(-1))
-    np.testing.assert_allclose(likeness(mine, turned)["agreement"], 0.75)
+    np.testing.assert_allclose(similarity(mine, turned)["agreement"], 0.75)
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_a_rival_on_smaller_images_is_compared_on_its_own_grid():
     assert mine.maps[0].shape[1:3] == (3, 3) and other.maps[0].shape[1:3] == (4, 4)
     total, parts = distance(mine, other, Weights())
     assert set(parts) == {"loss_patches", "loss_logits"} and 0 < float(total) < 10
-    assert likeness(mine, other)["agreement"].shape == (3,)
+    assert similarity(mine, other)["agreement"].shape == (3,)
 
 
 @pytest.mark.parametrize("trainable", ["norms", "last:1", "lora:2"])

@@ -145,7 +145,7 @@ def test_a_healed_file_knows_the_images_that_taught_it(teacher, tmp_path, monkey
     """Those of its first steps and those that chose the weights, through a file; healed again, those of both."""
     images = np.random.default_rng(3).integers(0, 256, (60, 16, 16, 3)).astype(np.uint8)
     source, fast = of_arrays(images), reduction.apply(teacher, PLAN)
-    monkeypatch.setattr(healing, "Likeness", lambda *_: lambda params: {"cosine": 0.5})
+    monkeypatch.setattr(healing, "HeldOutAgreement", lambda *_: lambda params: {"cosine": 0.5})
     settings = recover.Settings(steps=5, batch_size=4, learning_rate=1e-4, evaluations=1, easing=0.0, seed=1)
     held_out = Picked(source, range(50, 60))
     result = recover.heal(fast, teacher, Picked(source, range(50)), held_out, settings, workdir=tmp_path / "a")
@@ -164,7 +164,7 @@ def test_a_healed_file_knows_the_images_that_taught_it(teacher, tmp_path, monkey
 def test_a_network_that_only_becomes_worse_stays_as_it_is(teacher, tmp_path, monkeypatch, caplog):
     """Where every look is worse than the start, as with too high a learning rate, the weights are the plan's own."""
     fast, looks = reduction.apply(teacher, PLAN), iter([0.9, 0.5, 0.7])
-    monkeypatch.setattr(healing, "Likeness", lambda *_: lambda params: {"cosine": next(looks)})
+    monkeypatch.setattr(healing, "HeldOutAgreement", lambda *_: lambda params: {"cosine": next(looks)})
     result = healed(fast, teacher, tmp_path, steps=2)
     assert (result.step, result.steps, result.after) == (0, 2, {"cosine": 0.9})
     chex.assert_trees_all_equal(split(result.model).params, split(fast).params)

@@ -6,7 +6,7 @@ from support import golden, weights
 
 from jaxprune.errors import UserError
 from jaxprune.open import convert
-from jaxprune.weights.guess_network import likeness
+from jaxprune.weights.guess_network import network_similarity
 from jaxprune.weights.read import by_timm
 
 
@@ -22,7 +22,7 @@ from jaxprune.weights.read import by_timm
     ],
 )
 def test_the_family_is_found_by_the_tensors(case, name):
-    found = likeness(by_timm(weights(golden(f"hosts/{case}")), ()))
+    found = network_similarity(by_timm(weights(golden(f"hosts/{case}")), ()))
     assert name in found.names and not found.missing and not found.besides
 
 
@@ -31,7 +31,7 @@ def test_what_differs_is_said():
     tensors = by_timm(weights(golden("hosts/dinov3_plus")), ())
     del tensors["reg_token"]
     tensors["blocks.0.extra"] = tensors["norm.weight"]
-    assert str(likeness(tensors)).endswith("but the file lacks reg_token and has besides blocks.N.extra")
+    assert str(network_similarity(tensors)).endswith("but the file lacks reg_token and has besides blocks.N.extra")
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ class Comparison(NamedTuple):
 
     Attributes:
       rows: the dense network first.
-      results: of each healed one, its steps, and its likeness to the dense network before and after.
+      results: of each healed one, its steps, and its similarity to the dense network before and after.
       by_features: whether classes are those of a linear head on the dense features.
       rates: of networks healed for several keep rates, each of these.
       kept: by network under a plan, the patches of some images that are left after each step.
@@ -82,7 +82,7 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
     section.table(rows.only(*COLUMNS), caption=caption)
     for value in ("accuracy", "agreement"):
         _against_speed(section, rows, value)
-    _likeness(section, folders, comparison.results)
+    _agreement_curves(section, folders, comparison.results)
     if comparison.rates:
         section.section("Before and after, by keep rate").table(
             comparison.rates, caption=f"The same file at every keep rate that it was healed for. {spread.BRACKETS}."
@@ -124,7 +124,7 @@ def describe_healing(section: Section, healing: Healing, *, minutes: float) -> N
         )
     _not_compared(section, healing.healed)
     _not_healed(section, healing.results)
-    _likeness(section, healing.folders, healing.results)
+    _agreement_curves(section, healing.folders, healing.results)
     reporting.wall_clocks(section, healing.results)
 
 
@@ -158,7 +158,7 @@ def _not_healed(section: Section, results: Mapping[str, Mapping[str, Any]]) -> N
         )
 
 
-def _likeness(section: Section, folders: Mapping[str, Path], results: Mapping[str, Mapping[str, Any]]) -> None:
+def _agreement_curves(section: Section, folders: Mapping[str, Path], results: Mapping[str, Mapping[str, Any]]) -> None:
     """Draws how each network came closer to the dense one."""
     for measure in ("agreement", "cosine"):
         curves = {name: _curve(folder, measure, results.get(name, {})) for name, folder in folders.items()}

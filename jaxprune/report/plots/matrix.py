@@ -14,19 +14,19 @@ from jaxprune.report.plots.style import INK, LINE, PALETTE, format_tick, literal
 _LONGEST = 28  # letters of a name
 
 
-def cluster_order(likeness: Real[np.ndarray, "n n"]) -> Int[np.ndarray, " n"]:
+def cluster_order(similarity: Real[np.ndarray, "n n"]) -> Int[np.ndarray, " n"]:
     """Returns an order with similar neighbours: that of hierarchical clustering with average linkage.
 
     >>> cluster_order(np.array([[1, 0.1, 0.9], [0.1, 1, 0.2], [0.9, 0.2, 1]])).tolist()
     [0, 2, 1]
 
     Args:
-      likeness: similarity of each pair, symmetric; NaN counts as dissimilar.
+      similarity: of each pair, symmetric; NaN counts as dissimilar.
     """
-    if len(likeness) < 3:
-        return np.arange(len(likeness))
-    unlike = np.nanmax(likeness) - np.nan_to_num(likeness, nan=np.nanmin(likeness))
-    condensed = scipy.spatial.distance.squareform(unlike * (1 - np.eye(len(likeness))), checks=False)
+    if len(similarity) < 3:
+        return np.arange(len(similarity))
+    unlike = np.nanmax(similarity) - np.nan_to_num(similarity, nan=np.nanmin(similarity))
+    condensed = scipy.spatial.distance.squareform(unlike * (1 - np.eye(len(similarity))), checks=False)
     order = scipy.cluster.hierarchy.leaves_list(
         scipy.cluster.hierarchy.linkage(condensed, "average", optimal_ordering=True)
     )

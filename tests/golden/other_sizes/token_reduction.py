@@ -14,7 +14,7 @@ from support import nhwc, perturbed
 from jaxprune import checkpoints, models, reduction
 from jaxprune.evaluate.reduction_patterns import Patterns, clusters_alike, overlaps, rates
 from jaxprune.measures import alignment, heat_maps, rank_correlation
-from jaxprune.measures.clusterings import likeness
+from jaxprune.measures.clusterings import clustering_agreement
 from jaxprune.measures.overlap import as_masks, intersection_over_area, intersection_over_union
 from jaxprune.reduction import Plan
 from jaxprune.reduction.dpc_knn import dpc_knn, shares
@@ -267,7 +267,7 @@ def pairs_of_clusters() -> Arrays:
     file: Arrays = {"cluster1_0": first, "cluster2_0": second}
     for kind, nmi, given in (("rates", "v_rates", (second, first)), ("capacity", "nmi_arithmetic", (first, second))):
         names = (f"homogeneity_{kind}_0", f"completeness_{kind}_0", f"{nmi}_0")
-        file |= dict(zip(names, likeness(*given), strict=True))
+        file |= dict(zip(names, clustering_agreement(*given), strict=True))
     return file
 
 

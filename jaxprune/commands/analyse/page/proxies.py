@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from jaxprune.commands.analyse.page.parts import Rows, add_table, grouped
-from jaxprune.commands.analyse.tables.proxies import DISTANCES, LIKENESSES
+from jaxprune.commands.analyse.tables.proxies import DISTANCES, SIMILARITIES
 from jaxprune.report import Section, plots, spread
 
 _SHOWN = 5  # pairs: fewer are not drawn
 _LAYERS = 4  # drawn at most
-_DRAWN = ("Procrustes", "CKA", "PWCCA", *LIKENESSES)
+_DRAWN = ("Procrustes", "CKA", "PWCCA", *SIMILARITIES)
 _ENOUGH = 10  # pairs: a bootstrap interval of fewer is too narrow
 
 
@@ -84,7 +84,7 @@ def _against(metrics: Sequence[str]) -> str:
     parts = []
     if any(metric in DISTANCES for metric in metrics):
         parts.append("distances of features (0 = equal)")
-    if any(metric in LIKENESSES for metric in metrics):
+    if any(metric in SIMILARITIES for metric in metrics):
         parts.append("similarities of patterns, after the last step up to the block")
     return " and ".join(parts)
 

@@ -19,8 +19,8 @@ from jaxprune.reduction import DENSE
 
 # Distances of features, 0 = equal; the last two need more images than features.
 DISTANCES = ("Procrustes", "CKA", "PWCCA", "SVCCA")
-LIKENESSES = ("IoU", "NMI")
-METRICS = (*DISTANCES, *LIKENESSES)
+SIMILARITIES = ("IoU", "NMI")
+METRICS = (*DISTANCES, *SIMILARITIES)
 _DECIMALS = 9
 _PREPARED = 8  # members whose products of features are in memory, four matrices of d x d each
 
@@ -126,7 +126,7 @@ def _feature_distances(
 
 
 def _pattern_similarity(anchor: Observed, rival: Observed, layer: int) -> dict[str, float]:
-    similarities: dict[str, float] = {name: float("nan") for name in LIKENESSES}
+    similarities: dict[str, float] = {name: float("nan") for name in SIMILARITIES}
     steps = [step for step, place in enumerate(anchor.member.layers) if place <= layer]
     if not steps or anchor.member.layers != rival.member.layers or anchor.member.grids != rival.member.grids:
         return similarities
