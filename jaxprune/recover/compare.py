@@ -1,4 +1,4 @@
-"""Healed networks side by side: what each says of images that no training saw, and its measured speed."""
+"""Healed networks side by side: what each predicts for images that no training saw, and its measured speed."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -21,33 +21,33 @@ from jaxprune.nn.params import merge, split
 from jaxprune.report.table import column
 
 
-class Replies(NamedTuple):
-    """What a network says of images: pooled features, or logits if it has a head, and their labels; -1 without one."""
+class NetworkOutputs(NamedTuple):
+    """Pooled features of images, or logits if the network has a head, and the labels; -1 without one."""
 
     values: Float[np.ndarray, "n d"]
     labels: Int[np.ndarray, "n"]
 
 
-class _Replies:
-    """Collects `Replies`."""
+class _OutputCollector:
+    """Collects `NetworkOutputs`."""
 
     def __init__(self) -> None:
-        self._parts: list[Replies] = []
+        self._parts: list[NetworkOutputs] = []
 
     def update(self, batch: Batch, outputs: Mapping[str, Any]) -> None:
         """See `Collector`."""
         labels = batch["label"]
         if labels.ndim > 1:
             labels = np.full(len(labels), -1, np.int32)  # images of several classes have no right one
-        self._parts.append(Replies(outputs["network"], labels))
+        self._parts.append(NetworkOutputs(outputs["network"], labels))
 
-    def result(self) -> Replies:
-        """Returns the replies of all images."""
-        return Replies(*map(np.concatenate, zip(*self._parts, strict=True)))
+    def result(self) -> NetworkOutputs:
+        """Returns the outputs for all images."""
+        return NetworkOutputs(*map(np.concatenate, zip(*self._parts, strict=True)))
 
 
-def replies(model: Host, batches: Iterable[Batch], mesh: Mesh, desc: str = "") -> Replies:
-    """Returns what a network says of images.
+def network_outputs(model: Host, batches: Iterable[Batch], mesh: Mesh, desc: str = "") -> NetworkOutputs:
+    """Returns the outputs of a network for images.
 
     Args:
       batches: prepared for the network.
@@ -58,13 +58,13 @@ def replies(model: Host, batches: Iterable[Batch], mesh: Mesh, desc: str = "") -
         return merge(parts.graph, arrays, {})(pixels(batch["image"], model.preprocessing))[0]
 
     (collected,) = run_over(
-        batches, {"network": Forward(call, {**parts.params, **parts.rest})}, [_Replies()], mesh, desc=desc
+        batches, {"network": Forward(call, {**parts.params, **parts.rest})}, [_OutputCollector()], mesh, desc=desc
     )
     return collected
 
 
-class Judge(NamedTuple):
-    """Turns replies into classes: those of the network's own head, or of a linear head on the dense features.
+class OutputClassifier(NamedTuple):
+    """Turns outputs into classes: those of the network's own head, or of a linear head on the dense features.
 
     Attributes:
       head: fitted to the dense network's features; None where networks have heads of their own.
@@ -73,8 +73,8 @@ class Judge(NamedTuple):
     head: LinearHead | None
 
     @classmethod
-    def of(cls, model: Host, training: Callable[[], Replies]) -> "Judge | None":
-        """Returns the judge for a dense network; None if it has no head and its training images no labels."""
+    def of(cls, model: Host, training: Callable[[], NetworkOutputs]) -> "OutputClassifier | None":
+        """Returns the classifier for a dense network; None if it has no head and its training images no labels."""
         if model.num_classes:
             return cls(None)
         features, labels = training()
@@ -116,7 +116,7 @@ class RateRow:
     accuracy: Interval | str = column("accuracy", format=".1%")
 
 
-class Opinion(NamedTuple):
+class Predictions(NamedTuple):
     """The classes that a network predicts, and what of it is right."""
 
     classes: Int[np.ndarray, "n"]
@@ -128,12 +128,12 @@ class Opinion(NamedTuple):
         return self.right is not None
 
     @classmethod
-    def of(cls, judge: Judge, replied: Replies) -> "Opinion":
-        """The judge's reading of replies; `right` is None without labels."""
-        classes = judge.classes(replied.values)
-        return cls(classes, classes == replied.labels if replied.labels.min(initial=0) >= 0 else None)
+    def of(cls, classifier: OutputClassifier, outputs: NetworkOutputs) -> "Predictions":
+        """The classes of outputs; `right` is None without labels."""
+        classes = classifier.classes(outputs.values)
+        return cls(classes, classes == outputs.labels if outputs.labels.min(initial=0) >= 0 else None)
 
-    def agreement(self, dense: "Opinion") -> Interval:
+    def agreement(self, dense: "Predictions") -> Interval:
         """The share of images with the dense network's prediction."""
         return share(int((self.classes == dense.classes).sum()), len(self.classes))
 
@@ -144,7 +144,7 @@ class Opinion(NamedTuple):
         right = self.right if where is None else self.right[where]
         return share(int(right.sum()), len(right)) if len(right) else ""
 
-    def lost(self, dense: "Opinion") -> Interval | str:
+    def lost(self, dense: "Predictions") -> Interval | str:
         """Accuracy minus the dense network's, paired by image."""
         if self.right is None or dense.right is None:
             return ""
@@ -153,20 +153,23 @@ class Opinion(NamedTuple):
         return paired_difference(self.right, dense.right)
 
 
-def judged(
-    opinion: Opinion | None, dense: Opinion | None, before: Opinion | None, where: Bool[np.ndarray, "n"] | None
+def agreement_columns(
+    predictions: Predictions | None,
+    dense: Predictions | None,
+    before: Predictions | None,
+    where: Bool[np.ndarray, "n"] | None,
 ) -> tuple[Interval | str, Interval | str, Interval | str, Interval | str, Interval | str]:
-    """Returns the columns of `Row` from `agreement_before` to `rescued`; empty where there is nothing to judge by.
+    """Returns the columns of `Row` from `agreement_before` to `rescued`; empty where there are no classes.
 
     Args:
-      before: the opinion of the network that was not healed yet.
+      before: the predictions of the network that was not healed yet.
       where: images that networks on smaller images get wrong.
     """
-    if opinion is None or dense is None:
+    if predictions is None or dense is None:
         return "", "", "", "", ""
     earlier = "" if before is None else before.agreement(dense)
-    rescued = "" if where is None else opinion.accuracy(where)
-    return earlier, opinion.agreement(dense), opinion.accuracy(), opinion.lost(dense), rescued
+    rescued = "" if where is None else predictions.accuracy(where)
+    return earlier, predictions.agreement(dense), predictions.accuracy(), predictions.lost(dense), rescued
 
 
 def gflops(model: Host) -> float:

@@ -29,8 +29,8 @@ from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
 from jaxprune.preprocessing import Preprocessing
+from jaxprune.recover.distillation import Distillation
 from jaxprune.recover.held_out_agreement import HeldOutAgreement
-from jaxprune.recover.lesson import Lesson
 from jaxprune.recover.settings import Settings
 from jaxprune.train import loop, optimizer
 from jaxprune.train.state import TrainState
@@ -38,7 +38,7 @@ from jaxprune.train.step import FIXED
 from jaxprune.train.writer import Writer, read_metrics
 
 _log = logging.getLogger(__name__)
-COURSE, BEST = "course.json", "best.safetensors"
+SCHEDULE, BEST = "course.json", "best.safetensors"
 _PROBED = 3  # batches whose gradients give a step's time and the learning rate
 _READ = 1 + _PROBED  # the first of them compiles
 
@@ -130,13 +130,13 @@ def heal(
     before = measure(split(student).params)
     if not (settings.minutes or settings.steps) or not settings.weights:
         return Healed(student, before, before, 0, 0, 0.0)
-    lesson = Lesson(student, teacher, settings)
-    steps, rate = _course(lesson, train, settings, workdir, mesh)
+    distillation = Distillation(student, teacher, settings)
+    steps, rate = _schedule_parameters(distillation, train, settings, workdir, mesh)
     schedule = optimizer.warmup_cosine(rate, 0.0, steps / 20, steps, 1)
-    frozen = parallel.replicate(mesh, lesson.learning.frozen)
+    frozen = parallel.replicate(mesh, distillation.learning.frozen)
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
-        params = lesson.learning.params(state.params, frozen)
+        params = distillation.learning.params(state.params, frozen)
         similarity = measure(params)
         if processes.leads() and _score(similarity) >= max(map(_score, [before, *_evaluations(workdir)])):
             write_atomically(workdir / BEST, save({name: np.asarray(array) for name, array in params.items()}))
@@ -144,10 +144,10 @@ def heal(
 
     interval = max(1, -(-steps // max(settings.evaluations, 1)))
     result = loop.fit(
-        lesson.losses(steps),
-        lesson.learning.trained,
-        lesson.optimizer(schedule),
-        _batches(train, lesson.record, settings),
+        distillation.losses(steps),
+        distillation.learning.trained,
+        distillation.optimizer(schedule),
+        _batches(train, distillation.record, settings),
         workdir=workdir,
         mesh=mesh,
         total_steps=steps,
@@ -159,7 +159,7 @@ def heal(
         hooks=[loop.Hook(interval, evaluate)],
         schedule=schedule,
         max_seconds=None if settings.steps else 66 * settings.minutes,
-        fixed=lesson.fixed,
+        fixed=distillation.fixed,
         desc=desc,
     )
     if result.stopped == "signal":
@@ -174,7 +174,9 @@ def heal(
         )  # fmt: skip
     model = _filled(student, load_file(workdir / BEST) if best["step"] else split(student).params)
     if not teacher.preprocessing.num_frames:
-        model.training_images = _training_images(student, train, held_out, lesson.record, settings, max(steps, _READ))
+        model.training_images = _training_images(
+            student, train, held_out, distillation.record, settings, max(steps, _READ)
+        )
     return Healed(model, before, after, best["step"], result.step, result.seconds, None, result.spent)
 
 
@@ -239,41 +241,45 @@ def _batches(train: Source, record: Preprocessing, settings: Settings) -> Any:
     )
 
 
-class _Course(NamedTuple):
-    """How long a network learns, and how fast at most."""
+class _ScheduleParameters(NamedTuple):
+    """How many steps a network learns, and its highest learning rate."""
 
     steps: int
     learning_rate: float
 
 
-def _course(lesson: Lesson, train: Source, settings: Settings, workdir: Path, mesh: Mesh) -> _Course:
+def _schedule_parameters(
+    distillation: Distillation, train: Source, settings: Settings, workdir: Path, mesh: Mesh
+) -> _ScheduleParameters:
     """What the settings say; what is measured instead is recorded for a resume."""
     if settings.steps and settings.learning_rate:
-        return _Course(settings.steps, settings.learning_rate)
+        return _ScheduleParameters(settings.steps, settings.learning_rate)
     if jax.process_count() > 1:
         raise UserError("Several processes take the same steps: give steps instead of minutes, and a learning rate.")
-    path = workdir / COURSE
+    path = workdir / SCHEDULE
     if path.is_file():
-        return _Course(**json.loads(path.read_text()))
-    seconds, rate = _probe(lesson, train, settings, mesh)
+        return _ScheduleParameters(**json.loads(path.read_text()))
+    seconds, rate = _probe(distillation, train, settings, mesh)
     rate = settings.learning_rate or rate
     _log.info("The highest learning rate is %.2g.", rate)
     steps = settings.steps or max(1, int(60 * settings.minutes / seconds))
-    course = _Course(steps, rate)
+    parameters = _ScheduleParameters(steps, rate)
     workdir.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(course._asdict()))
-    return course
+    write_atomically(path, json.dumps(parameters._asdict()))
+    return parameters
 
 
-def _probe(lesson: Lesson, train: Source, settings: Settings, mesh: Mesh) -> tuple[float, float]:
+def _probe(distillation: Distillation, train: Source, settings: Settings, mesh: Mesh) -> tuple[float, float]:
     """The time of a gradient, most of a step, and the learning rate for Adam: what undoes the loss, to first order.
 
     The first steps of Adam are of equal size in every parameter, the sign of its gradient. A trained network tolerates
     little of that: larger steps undo more of what it knows than they heal.
     """
-    trained, fixed = (parallel.replicate(mesh, arrays) for arrays in (lesson.learning.trained, lesson.fixed))
-    value = jax.jit(jax.value_and_grad(lesson.loss(lesson.student), has_aux=True))
-    batches, key = _batches(train, lesson.record, settings), jax.random.key(settings.seed)
+    trained, fixed = (
+        parallel.replicate(mesh, arrays) for arrays in (distillation.learning.trained, distillation.fixed)
+    )
+    value = jax.jit(jax.value_and_grad(distillation.loss(distillation.student), has_aux=True))
+    batches, key = _batches(train, distillation.record, settings), jax.random.key(settings.seed)
     loss, total, start = 0.0, jax.tree.map(jnp.zeros_like, trained), 0.0
     for number in range(_READ):
         batch = parallel.place_batch(mesh, next(batches)) | {FIXED: fixed}

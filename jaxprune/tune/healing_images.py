@@ -11,7 +11,7 @@ from jaxprune.tune.shown_images import Show
 from jaxprune.tune.store import Store
 
 
-class Lessons(NamedTuple):
+class HealingImages(NamedTuple):
     """The images that taught healed networks, which say nothing of how these do on others.
 
     Attributes:
@@ -25,7 +25,7 @@ class Lessons(NamedTuple):
     @classmethod
     def of(
         cls, model: Any, healed: Mapping[str, Any], show: Show, count: int, firsts: np.ndarray, store: Store
-    ) -> "Lessons":
+    ) -> "HealingImages":
         """Compares the images with the records of the networks; copies of an image that taught one count as it does."""
         records = {name: network.training_images for name, network in healed.items()}
         unrecorded = tuple(name for name, record in records.items() if record is None)

@@ -37,18 +37,18 @@ def require_enough(count: int, bound: Bound, settings: Settings, copies: str = "
 
 
 def halved(
-    distinct: np.ndarray, count: int, bound: Bound, settings: Settings, lessons: str = "", *, graded: bool = False
+    distinct: np.ndarray, count: int, bound: Bound, settings: Settings, healing_note: str = "", *, graded: bool = False
 ) -> Halves:
     """Splits images at random; of copies only the first counts, or they would be on both sides.
 
     Args:
       distinct: indices of the images that count, of `count`.
-      lessons: what to say of those that do not because they taught a healed network.
+      healing_note: what to say of those that do not because they taught a healed network.
       graded: see `pareto_testing`.
     """
     if len(distinct) < count:
         copies = f"{count - len(distinct)} of {count} are copies of others"
-        why = f" ({copies}{' or ' if lessons else ''}{lessons})"
+        why = f" ({copies}{' or ' if healing_note else ''}{healing_note})"
         require_enough(len(distinct), bound, settings, why, graded=graded)
     order = np.random.default_rng(settings.seed).permutation(len(distinct))
     return Halves(*np.split(distinct[order], [len(order) - len(order) // 2]))

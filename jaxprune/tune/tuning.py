@@ -23,7 +23,7 @@ from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cascade_candidates import built, mixed_gflops
 from jaxprune.tune.cost_table import CostTable
 from jaxprune.tune.decision import decision
-from jaxprune.tune.healing_images import Lessons
+from jaxprune.tune.healing_images import HealingImages
 from jaxprune.tune.image_copies import UNREADABLE, first_of_copies
 from jaxprune.tune.image_halves import halved, require_enough
 from jaxprune.tune.loss_kinds import ClassLoss, LossKind, PixelLoss
@@ -113,10 +113,10 @@ def tune(
     features = _features(network.dense, show, count, mesh, programs, keep)
     find = lambda: {"first": first_of_copies(show, count, features)}
     firsts = keep.arrays("copies", find, images=count, features=features is not None)["first"]
-    lessons = Lessons.of(model, healed or {}, show, count, firsts, keep)
+    healing_images = HealingImages.of(model, healed or {}, show, count, firsts, keep)
     readable = firsts[firsts != UNREADABLE]
-    distinct = np.setdiff1d(readable, firsts[lessons.images])
-    halves = halved(distinct, len(readable), bound, settings, lessons.words, graded=graded)
+    distinct = np.setdiff1d(readable, firsts[healing_images.images])
+    halves = halved(distinct, len(readable), bound, settings, healing_images.words, graded=graded)
     _log.info("Timing the blocks of the dense network and of %s on this device.", ", ".join(network.methods))
     table = _cost_table(network, settings, keep)
     losses = Losses(kind, network.dense, halves, keep)
@@ -144,7 +144,7 @@ def tune(
         criterion = "pixels" if features is None else "pixels or the network's features"
         why += f" Of {count} images {copies} are copies or, by {criterion}, near copies of others, and were left out."
     about = kind.about(bound)
-    why += lessons.note + f" The risk is {about}." * graded
+    why += healing_images.note + f" The risk is {about}." * graded
     evaluated = [*((plan, len(SHARES) - 1) for plan in (*plans, *cascades)), *rejected]
     rows = _rows(network, table, evaluated, timed, losses, tests, bound)
     tuned = network.dense if best is None else best.model

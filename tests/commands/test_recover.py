@@ -15,7 +15,7 @@ from jaxprune.commands.recover import page, pictures
 from jaxprune.commands.recover.page import Comparison, _finding, summary
 from jaxprune.errors import UserError
 from jaxprune.measures.intervals import Interval, share
-from jaxprune.recover.compare import Judge, Opinion, Replies, Row, judged
+from jaxprune.recover.compare import NetworkOutputs, OutputClassifier, Predictions, Row, agreement_columns
 from jaxprune.report import Report
 from jaxprune.report.table import Table
 
@@ -76,7 +76,7 @@ def test_rivals_of_the_same_cost_stand_beside_plans(tmp_path):
 
 
 def test_what_still_differs_is_shown():
-    dense, healed = opinion([0, 1, 1, 0, 0]), opinion([0, 1, 0, 0, 1])
+    dense, healed = predictions([0, 1, 1, 0, 0]), predictions([0, 1, 0, 0, 1])
     asked = []
 
     def shown(numbers):
@@ -91,12 +91,12 @@ def test_what_still_differs_is_shown():
     assert [int(row.image[0, 0, 0]) for row in rows] == [2, 4]
 
 
-def test_networks_are_judged_at_every_rate():
+def test_networks_are_compared_at_every_rate():
     sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
     model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
     fast = reduction.apply(model, reduction.Plan("topk", keep_rate=0.5, reduction_loc=(1,)))
-    judged = lambda network, desc: opinion([0, 1, 1, 0, int("before" in desc)])
-    rows = pictures.by_rate({"a": fast, "depth=1": model}, {"a": fast}, (0.75, 0.25), opinion(LABELS), judged, 0)
+    predict = lambda network, desc: predictions([0, 1, 1, 0, int("before" in desc)])
+    rows = pictures.by_rate({"a": fast, "depth=1": model}, {"a": fast}, (0.75, 0.25), predictions(LABELS), predict, 0)
     assert [(row.name, row.keep_rate) for row in rows] == [("a", 0.75), ("a", 0.25)]
     assert [(row.agreement_before.value, row.agreement.value) for row in rows] == [(1.0, 0.8)] * 2
     assert rows[0].gflops > rows[1].gflops
@@ -137,32 +137,34 @@ def test_what_cannot_work_is_refused(changes, message, tmp_path):
 LABELS = np.array([0, 1, 1, 0, 1])
 
 
-def opinion(classes, labels=LABELS):
-    return Opinion.of(Judge(None), Replies(np.eye(2)[np.array(classes)], np.asarray(labels)))
+def predictions(classes, labels=LABELS):
+    return Predictions.of(OutputClassifier(None), NetworkOutputs(np.eye(2)[np.array(classes)], np.asarray(labels)))
 
 
-def test_opinions_are_counted():
-    dense, healed, before = opinion([0, 1, 1, 0, 0]), opinion([0, 1, 0, 0, 1]), opinion([1, 0, 0, 1, 1])
-    earlier, agreement, accuracy, lost, rescued = judged(healed, dense, before, np.array([0, 0, 1, 0, 1], bool))
+def test_predictions_are_counted():
+    dense, healed, before = predictions([0, 1, 1, 0, 0]), predictions([0, 1, 0, 0, 1]), predictions([1, 0, 0, 1, 1])
+    earlier, agreement, accuracy, lost, rescued = agreement_columns(
+        healed, dense, before, np.array([0, 0, 1, 0, 1], bool)
+    )
     assert (earlier.value, agreement.value, accuracy.value, rescued.value) == (0.0, 0.6, 0.8, 0.5)
     assert lost.value == 0.0 and agreement == share(3, 5) and lost.low < 0 < lost.high
-    assert opinion(LABELS).lost(dense).value == pytest.approx(0.2) == -dense.lost(opinion(LABELS)).value
-    assert judged(None, dense, None, None) == ("",) * 5
-    unlabelled = opinion([0, 1], [-1, -1])
+    assert predictions(LABELS).lost(dense).value == pytest.approx(0.2) == -dense.lost(predictions(LABELS)).value
+    assert agreement_columns(None, dense, None, None) == ("",) * 5
+    unlabelled = predictions([0, 1], [-1, -1])
     assert unlabelled.accuracy() == "" and not unlabelled.labelled and unlabelled.agreement(unlabelled).value == 1.0
 
 
 @pytest.mark.slow
-def test_a_network_without_a_head_is_judged_by_a_linear_head():
+def test_a_network_without_a_head_is_classified_by_a_linear_head():
     class Headless:
         num_classes = 0
 
     rng = np.random.default_rng(0)
     features = rng.normal(size=(60, 4)) + 4 * np.eye(4)[np.arange(60) % 3]
-    labelled = Replies(features.astype(np.float32), np.arange(60) % 3)
-    judge = Judge.of(Headless(), lambda: labelled)
-    assert (judge.classes(labelled.values) == labelled.labels).mean() > 0.9
-    assert Judge.of(Headless(), lambda: Replies(features, np.full(60, -1))) is None
+    labelled = NetworkOutputs(features.astype(np.float32), np.arange(60) % 3)
+    classifier = OutputClassifier.of(Headless(), lambda: labelled)
+    assert (classifier.classes(labelled.values) == labelled.labels).mean() > 0.9
+    assert OutputClassifier.of(Headless(), lambda: NetworkOutputs(features, np.full(60, -1))) is None
 
 
 def row(name, accuracy, speed, spread=0.0):

@@ -19,7 +19,7 @@ from jaxprune.errors import UserError
 from jaxprune.nn.images import normalize, renormalized_for
 from jaxprune.nn.params import split
 from jaxprune.recover import healing
-from jaxprune.recover.lesson import Lesson
+from jaxprune.recover.distillation import Distillation
 from jaxprune.recover.rates import eased, falling, in_turn
 from jaxprune.reduction import At, Plan
 from jaxprune.train import loop
@@ -120,10 +120,10 @@ def test_the_learning_rate_undoes_the_loss_to_first_order(teacher, tmp_path):
     healed(fast, teacher, tmp_path, **whole)
     rate = json.loads((tmp_path / "course.json").read_text())["learning_rate"]
     rows = [row for row in read_metrics(tmp_path) if row["split"] == "train"]
-    lesson = Lesson(fast, teacher, recover.Settings(**whole))
-    pixels = {"image": jnp.asarray(pictures()), FIXED: lesson.fixed}
-    loss, gradient = jax.value_and_grad(lambda params: lesson.loss(fast)(params, pixels, jax.random.key(0))[0])(
-        lesson.learning.trained
+    distillation = Distillation(fast, teacher, recover.Settings(**whole))
+    pixels = {"image": jnp.asarray(pictures()), FIXED: distillation.fixed}
+    loss, gradient = jax.value_and_grad(lambda params: distillation.loss(fast)(params, pixels, jax.random.key(0))[0])(
+        distillation.learning.trained
     )
     change = sum(float(jnp.abs(array).sum()) for array in gradient.values())
     assert rate == pytest.approx(float(loss) / change, rel=0.06)  # two digits are kept

@@ -12,7 +12,7 @@ from jaxprune import models
 from jaxprune.errors import UserError
 from jaxprune.measures.training_images import TrainingImages
 from jaxprune.tune import Bound, Settings, tune, tuning
-from jaxprune.tune.healing_images import Lessons
+from jaxprune.tune.healing_images import HealingImages
 from jaxprune.tune.image_copies import UNREADABLE, first_of_copies
 from jaxprune.tune.store import Store
 
@@ -45,8 +45,8 @@ def test_an_image_that_cannot_be_read_takes_no_other_with_it():
     features = np.eye(5, 8, dtype=np.float32)  # none of the one that cannot be read
     np.testing.assert_array_equal(first_of_copies(show, 6, features), [0, 1, UNREADABLE, 3, 4, 5])
     healed = types.SimpleNamespace(training_images=TrainingImages.of(images[[4]]))
-    lessons = Lessons.of(healed, {}, show, 6, first_of_copies(show, 6), Store())
-    np.testing.assert_array_equal(lessons.images, np.arange(6) == 4)
+    healing_images = HealingImages.of(healed, {}, show, 6, first_of_copies(show, 6), Store())
+    np.testing.assert_array_equal(healing_images.images, np.arange(6) == 4)
     with pytest.raises(UserError, match="None of the 6 images can be read"):
         first_of_copies(lambda numbers: [{"image": images, "valid": np.zeros(6, bool)}], 6)
 

@@ -13,7 +13,7 @@ from jaxprune.evaluate.contestants import contestant
 from jaxprune.evaluate.forwards import under_plan
 from jaxprune.nn.host import Host
 from jaxprune.recover import compare
-from jaxprune.recover.compare import Opinion, RateRow
+from jaxprune.recover.compare import Predictions, RateRow
 from jaxprune.reduction import Plan
 from jaxprune.report.table import Table
 
@@ -47,8 +47,8 @@ def by_rate(
     students: Mapping[str, Host],
     healed: Mapping[str, Host],
     rates: Sequence[float],
-    dense: Opinion,
-    judged: Callable[[Host, str], Opinion],
+    dense: Predictions,
+    predict: Callable[[Host, str], Predictions],
     seed: int,
 ) -> Table[RateRow]:
     """Returns the networks under plans before and after healing, at every keep rate that they were healed for.
@@ -56,15 +56,15 @@ def by_rate(
     Args:
       students: before healing; those without a plan have no rates.
       healed: after.
-      dense: what the dense network says.
-      judged: returns what a network says, given with a text for the progress bar.
+      dense: of the dense network.
+      predict: returns the predictions of a network, given with a text for the progress bar.
     """
     rows = []
     for name, student in students.items():
         for rate in rates if student.plan is not None else ():
             networks = [at_rate(network, student.plan, rate, seed) for network in (student, healed[name])]
             before, after = (
-                judged(network, f"{name} at {rate:g}, {when}")
+                predict(network, f"{name} at {rate:g}, {when}")
                 for network, when in zip(networks, ("before", "after"), strict=True)
             )
             agreements, accuracies = (
@@ -91,27 +91,29 @@ def kept_patches(healed: Mapping[str, Host], batches: Any, mesh: Any) -> dict[st
 
 
 def differences(
-    opinions: Mapping[str, Opinion],
-    dense: Opinion,
+    predictions: Mapping[str, Predictions],
+    dense: Predictions,
     labels: np.ndarray,
     images: Callable[[list[int]], Sequence[np.ndarray]],
 ) -> list[Difference]:
     """Returns some images on which networks still differ from the dense one.
 
     Args:
-      opinions: of healed networks.
+      predictions: of healed networks.
       labels: of all images; -1: unknown.
       images: returns images by number.
     """
     places = {
-        name: np.flatnonzero(network_opinion.classes != dense.classes)[:_OF_EACH].tolist()
-        for name, network_opinion in opinions.items()
+        name: np.flatnonzero(network_predictions.classes != dense.classes)[:_OF_EACH].tolist()
+        for name, network_predictions in predictions.items()
     }
     numbers = sorted({number for picked in places.values() for number in picked})
     pictures = dict(zip(numbers, images(numbers), strict=True)) if numbers else {}
     return [
         Difference(
-            name, pictures[number], *map(int, (opinions[name].classes[number], dense.classes[number], labels[number]))
+            name,
+            pictures[number],
+            *map(int, (predictions[name].classes[number], dense.classes[number], labels[number])),
         )
         for name, picked in places.items()
         for number in picked

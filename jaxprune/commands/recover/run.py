@@ -21,7 +21,7 @@ from jaxprune.nn.host import Host
 from jaxprune.open import open_network
 from jaxprune.open.rivals import is_smaller_images
 from jaxprune.recover import compare
-from jaxprune.recover.compare import Judge, Opinion, Replies, Row
+from jaxprune.recover.compare import NetworkOutputs, OutputClassifier, Predictions, Row
 from jaxprune.reduction import DENSE
 from jaxprune.report.table import Table
 
@@ -56,24 +56,31 @@ def _compared(config: Config, teacher: Host, healing: Healing, train: Source, te
     students, healed, results = healing.students, healing.healed, healing.results
     mesh, sample = inputs.mesh(config), inputs.sample(config, test)
 
-    def replies(model: Host, source: Source, desc: str) -> Replies:
+    def outputs_of(model: Host, source: Source, desc: str) -> NetworkOutputs:
         prepared = dataclasses.replace(model.preprocessing, exif=teacher.preprocessing.exif)
-        return compare.replies(model, inputs.eval_batches(config, source, record=prepared), mesh, desc)
+        return compare.network_outputs(model, inputs.eval_batches(config, source, record=prepared), mesh, desc)
 
-    judge = Judge.of(teacher, lambda: replies(teacher, train, "dense features"))
+    classifier = OutputClassifier.of(teacher, lambda: outputs_of(teacher, train, "dense features"))
     networks_by_name = {DENSE: teacher, **healed}
     speeds = costs.speeds(networks_by_name, config.timed_batch, config.rounds)
-    by_network = {name: replies(model, sample, name) for name, model in networks_by_name.items()}
-    opinions = {} if judge is None else {name: Opinion.of(judge, replied) for name, replied in by_network.items()}
+    by_network = {name: outputs_of(model, sample, name) for name, model in networks_by_name.items()}
+    predictions = (
+        {}
+        if classifier is None
+        else {name: Predictions.of(classifier, outputs) for name, outputs in by_network.items()}
+    )
     before = (
         {}
-        if judge is None
+        if classifier is None
         else {
-            name: Opinion.of(judge, replies(student, sample, f"{name}, before")) for name, student in students.items()
+            name: Predictions.of(classifier, outputs_of(student, sample, f"{name}, before"))
+            for name, student in students.items()
         }
     )
     failed = [
-        ~opinion.right for name, opinion in opinions.items() if is_smaller_images(name) and opinion.right is not None
+        ~network_predictions.right
+        for name, network_predictions in predictions.items()
+        if is_smaller_images(name) and network_predictions.right is not None
     ]
     where = np.all(failed, axis=0) if failed else None
     rows = [
@@ -82,25 +89,27 @@ def _compared(config: Config, teacher: Host, healing: Healing, train: Source, te
             results.get(name, {}).get("minutes", 0.0),
             compare.gflops(model),
             speeds[name],
-            *compare.judged(opinions.get(name), opinions.get(DENSE), before.get(name), where),
+            *compare.agreement_columns(predictions.get(name), predictions.get(DENSE), before.get(name), where),
             len(sample),
         )
         for name, model in networks_by_name.items()
     ]
-    plain = page.Comparison(Table(rows), results, judge is not None and judge.head is not None, fair=healing.fair)
+    plain = page.Comparison(
+        Table(rows), results, classifier is not None and classifier.head is not None, fair=healing.fair
+    )
     first = inputs.eval_batches(config, Picked(sample, range(min(DRAWN, len(sample)))))
     comparison = plain._replace(kept=pictures.kept_patches(healed, first, mesh))
-    if judge is None:
+    if classifier is None:
         return comparison
     return comparison._replace(
         rates=pictures.by_rate(
-            students, healed, config.keep_rates if len(config.keep_rates) > 1 else (), opinions[DENSE],
-            lambda model, desc: Opinion.of(judge, replies(model, sample, desc)), config.seed,
+            students, healed, config.keep_rates if len(config.keep_rates) > 1 else (), predictions[DENSE],
+            lambda model, desc: Predictions.of(classifier, outputs_of(model, sample, desc)), config.seed,
         ),
-        # Behind a picture that cannot be read, rows of opinions are not numbers of the sample.
+        # Behind a picture that cannot be read, rows of predictions are not numbers of the sample.
         differences=[] if sample.broken else pictures.differences(
-            {name: opinion for name, opinion in opinions.items() if name != DENSE}, opinions[DENSE],
-            by_network[DENSE].labels, lambda numbers: _pictures(config, sample, numbers),
+            {name: network_predictions for name, network_predictions in predictions.items() if name != DENSE},
+            predictions[DENSE], by_network[DENSE].labels, lambda numbers: _pictures(config, sample, numbers),
         ),
         class_names=train.class_names,
     )  # fmt: skip

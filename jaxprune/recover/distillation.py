@@ -1,4 +1,4 @@
-"""What a student learns from its teacher: its parameters, its optimizer, and the loss of every step."""
+"""The distillation of a student from its teacher: its parameters, its optimizer, and the loss of every step."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ from jaxprune.train.keep_rate import ByStep
 from jaxprune.train.step import FIXED, LossFn
 
 
-class Lesson:
-    """What a student learns from its teacher: its parameters, and the loss of every step."""
+class Distillation:
+    """A student and its teacher: the parameters that train, and the loss of every step."""
 
     def __init__(self, student: Any, teacher: Any, settings: Settings):
         self.student, self._settings, self._teacher = student, settings, split(teacher)
