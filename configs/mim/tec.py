@@ -1,7 +1,7 @@
 """TEC on ImageNet-1k (Gao et al., 2022): features and attention of a frozen teacher as targets; with PR-MIM.
 
 python -m jaxprune.main --config=configs/mim/tec.py:of=ibot --config.teacher.weights=FILE
-    --config.teacher.name=vit_base_patch16_224
+    --config.teacher.name=vit_base_patch16_224.dino
 
     of      type of teacher: ibot (9 queries, temperature 1.0) or mae (15 queries, 1.8)
     method  full, TEC as published; partial, which decodes some of the masked patches; or prmim (default)

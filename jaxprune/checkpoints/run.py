@@ -21,6 +21,7 @@ from jaxprune.dynamic.cascade import Cascade
 from jaxprune.errors import UserError, shortened
 from jaxprune.files import as_path, write_atomically
 from jaxprune.measures.training_images import TrainingImages
+from jaxprune.nn.around_host import AroundHost
 from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import apply
@@ -228,7 +229,8 @@ def _rebuilt(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tup
     if card.weights and path.is_dir():
         return fill(model, arrays, str(path / card.weights), source=trained)
     if card.plan is not None:
-        scorer = None if card.scorer is None else _scorer(card.scorer, _scorer_arrays(path, arrays), path)
+        recipe = card.scorer if img_size is None or card.scorer is None else _on_grid_of(model, card.scorer, path)
+        scorer = None if recipe is None else _scorer(recipe, _scorer_arrays(path, arrays), path)
         model = apply(model, card.plan, scorer=scorer, rngs=nnx.Rngs(0))
     names = [] if trained is None else [name for name in table_names(trained) if name in arrays]
     arrays |= {name: resample_to(model, name, arrays[name], source=trained) for name in names}
@@ -290,6 +292,20 @@ def _scorer_network(recipe: Mapping[str, Any]) -> Any:
     network = build(recipe["kind"], with_tuples(recipe["arguments"]), rngs=nnx.Rngs(0))
     network.preprocessing = Preprocessing.of_dict(recipe["preprocessing"])
     return network
+
+
+def _on_grid_of(model: Any, recipe: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """The recipe of a scorer for the patches of a network at another image size."""
+    host = model.encoder if isinstance(model, AroundHost) else model
+    method = scoring.methods()[recipe["name"]]
+    if method.own_patches or method.reads == "ranker":
+        raise UserError(
+            f"{path} is pruned by {recipe['name']}, whose network scores the patches of one image size: leave img_size "
+            "out, or apply the plan to a dense network of that size, with a scorer for it."
+        )
+    if not host.prunes_input:  # scores of any grid are resampled to its maps
+        return recipe
+    return {**recipe, "arguments": {**recipe["arguments"], "grid": list(host.entrance(None).grid)}}
 
 
 def _scorer(recipe: Mapping[str, Any], arrays: Mapping[str, Any], path: Path) -> Scorer:

@@ -98,10 +98,13 @@ def _with_partial(cls: type[Framework], arguments: dict[str, Any]) -> dict[str, 
 
 
 def _network(network: Any, dtype: Any, rngs: nnx.Rngs) -> Any:
-    """Builds a network argument of a framework from its recipe, in the compute `dtype`; a network is returned as is."""
+    """Builds a network argument of a framework from its recipe, in the compute `dtype`.
+
+    A network without a recipe, or under a plan, which is no part of the recipe, is returned as it is.
+    """
     is_module = not isinstance(network, tuple | list)
     recipe = getattr(network, "recipe", None) if is_module else network
-    if recipe is None or (is_module and dtype is None):
+    if recipe is None or (is_module and (dtype is None or getattr(network, "plan", None) is not None)):
         return network
     kind, arguments, *normalised = recipe
     arguments = {**dict(arguments), "dtype": dtype}

@@ -143,11 +143,12 @@ def resized_inputs(opened: ScorerSet, side: int = 0) -> ScorerSet:
 def _resized(scorer: Scorer, size: tuple[int, int], side: int = 0) -> Scorer:
     """Returns a scorer of images of `size` as `resized_inputs` makes it of one that reads a ConvNet; another as it is.
 
-    So is one of clips, whose network resizes them itself.
+    So is one of clips, whose network resizes them itself, and a ranker, which has an output for each patch.
     """
     shorter = min(size)
     factor = (side or max(shorter, READABLE)) / shorter
-    if factor == 1 or len(scorer.grid) == 3 or not isinstance(scorer.proposal, ConvNet):
+    reads_maps = isinstance(scorer.proposal, ConvNet) and scorer.reads != "ranker"
+    if factor == 1 or len(scorer.grid) == 3 or not reads_maps:
         return scorer
     return ResizedInputs(scorer, (round(size[0] * factor), round(size[1] * factor)))
 

@@ -19,18 +19,18 @@ def fit_memory(
     Args:
       visible, decoded: number of visible patches per image, and of masked ones that enter the decoder.
       memory: bytes per device besides weights and images; None computes everything at once.
-      shards: number of devices that share the batch.
+      shards: number of devices that share the batch; where they cannot evenly, some have an image less.
 
     Raises:
       UserError: a single removal from one image exceeds the memory.
     """
-    per_shard = batch // shards
     if memory is None:
         return 1, visible
-    for parts in (count for count in range(1, per_shard + 1) if per_shard % count == 0):
+    whole = batch if batch % shards else batch // shards  # the parts are equal, on each device where that is possible
+    for parts in (count for count in range(1, whole + 1) if whole % count == 0):
         for chunks in range(1, visible + 1):
-            at_once = math.ceil(visible / chunks)
-            if estimated_bytes(decoder, per_shard // parts, at_once, visible, decoded) <= memory:
+            at_once, images = math.ceil(visible / chunks), math.ceil(batch / parts / shards)
+            if estimated_bytes(decoder, images, at_once, visible, decoded) <= memory:
                 return parts, at_once
     least = estimated_bytes(decoder, 1, 1, visible, decoded)
     raise UserError(

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
-from jaxprune.nn.params import copied, frozen
+from jaxprune.nn.params import copied, frozen, split
 from jaxprune.nn.run_blocks import on_grid
 from jaxprune.reduction.parts.base import Reducer, Step, StepReport
 from jaxprune.reduction.parts.keep_rows import best, keep_rows, present, unchanged
@@ -53,6 +53,8 @@ class FromScores(Reducer):
         rngs: nnx.Rngs | None = None,
     ):
         super().__init__(step)
+        if train_scorer:
+            _require_gradient(step, scorer)
         self.scorer: Any = nnx.data(None if scorer is None else copied(scorer) if train_scorer else frozen(scorer))
         self.in_order, self.train_scorer = in_order, train_scorer
         if mask_block not in STAGES:
@@ -101,3 +103,19 @@ class FromScores(Reducer):
             return unchanged(tokens, self.step.num_prefix_tokens)
         ids = best(jax.lax.stop_gradient(present(attended.scores)), self.step.num_keep)
         return keep_rows(tokens, jnp.sort(ids, axis=1) if self.in_order else ids, self.step.num_prefix_tokens)
+
+
+def _require_gradient(step: Step, scorer: Any) -> None:
+    """Checks that a scorer can be trained with a network that it prunes."""
+    remedy = "leave out train_scorer"
+    if not step.removable:
+        raise UserError(
+            "train_scorer=True trains a scorer through the patches that a network removes, and this one removes none: "
+            f"{remedy}."
+        )
+    if scorer is not None and not (scorer.differentiable and split(scorer).params):
+        reason = "have no gradient" if split(scorer).params else "depend on no weights"
+        raise UserError(
+            f"train_scorer=True has no effect, because the scores of {type(scorer).__name__} {reason}: {remedy}, or "
+            "choose a scorer that learns, such as ltrp."
+        )

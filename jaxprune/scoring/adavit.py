@@ -43,6 +43,8 @@ class AdaViT(Scorer):
     """
 
     reads = "vit"
+    differentiable = False
+    own_patches = True
     needs_sequence = True
     published_rules = tuple(
         rule

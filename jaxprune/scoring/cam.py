@@ -12,6 +12,7 @@ class CAM(Scorer):
     """`ReLU(Σ_c w_c A_c)` for a ConvNet whose classifier reads the mean of its last feature map A."""
 
     reads = "convnet"
+    needs_classes = True
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         return activation(self.raw(self.prepared(images)), self.grid)

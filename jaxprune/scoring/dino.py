@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxprune.nn.run_blocks import on_grid
 from jaxprune.scoring.parts.base import Scorer
 from jaxprune.scoring.parts.networks import cls_attention
 
@@ -22,13 +23,17 @@ class DINO(Scorer):
 
     def __init__(self, *, votes: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.votes = votes
+        self.votes, self.differentiable = votes, not votes
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
+        return on_grid(*self.native_scores(images), self.grid)
+
+    def native_scores(self, images, *, key=None) -> tuple[Float[Array, "b p"], tuple[int, ...]]:
         attention = cls_attention(self.proposal, self.prepared(images))
-        if not self.votes:
-            return attention.sum(1)
-        return votes(attention, self.votes / self.num_patches).sum(1).astype(jnp.float32)
+        scores = attention.sum(1)
+        if self.votes:
+            scores = votes(attention, self.votes / attention.shape[-1]).sum(1).astype(jnp.float32)
+        return scores, self.proposal.sites()[-1].grid
 
 
 def votes(attention: Float[Array, "b h p"], mass: float) -> Int[Array, "b h p"]:

@@ -21,10 +21,11 @@ class DynamicViT(Scorer):
     """
 
     reads = "vit"
+    own_patches = True
 
     def __init__(self, *, first_stage: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
-        self.first_stage = first_stage
+        self.first_stage = self.differentiable = first_stage
         blocks = [self.proposal.block(site) for site in self.proposal.sites()]
         layers = [layer for layer, block in enumerate(blocks) if isinstance(block.reducer, Reducer)]
         if not layers:

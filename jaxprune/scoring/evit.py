@@ -24,6 +24,7 @@ class EViT(Scorer):
     """
 
     reads = "vit"
+    own_patches = True
     needs_sequence = True
 
     def __init__(self, *, layer: int = 3, num_keep: int = 0, reduction_loc: tuple[int, ...] = (3, 6, 9), **kwargs: Any):
@@ -34,6 +35,7 @@ class EViT(Scorer):
                 f"layer={layer} is out of range, since the ViT has {depth} blocks: use layer={depth - 1} or less."
             )
         self.layer, self.staged = layer, bool(num_keep)
+        self.differentiable = not num_keep
         if num_keep:
             counts = stage_counts(self.proposal.num_patches, num_keep, len(reduction_loc))
             plan = reduction.Plan("evit", num_keep=counts, reduction_loc=reduction_loc)

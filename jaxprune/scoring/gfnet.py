@@ -66,6 +66,7 @@ class GFNet(Scorer):
     """
 
     reads = "convnet"
+    differentiable = False
     dims: ClassVar = (2,)
     published_networks: ClassVar = {"model_prime_state_dict.": "proposal", "model_state_dict.": "focus"}
     published_entries = ("model_prime_state_dict", "model_state_dict", "policy")

@@ -26,6 +26,7 @@ class GradCAM(Scorer):
     """
 
     reads = "any"
+    needs_classes = True
 
     def __init__(self, *, via_input_size: bool = False, **kwargs: Any):
         super().__init__(**kwargs)

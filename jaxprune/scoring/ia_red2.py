@@ -48,6 +48,7 @@ class IARED2(Scorer):
     """
 
     reads = "vit"
+    own_patches = True
     needs_sequence = True
     needs_cls = True
     published_rules = (

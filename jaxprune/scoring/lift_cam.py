@@ -17,6 +17,7 @@ class LiftCAM(Scorer):
     """
 
     reads = "convnet"
+    needs_classes = True
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         return activation(self.raw(self.prepared(images)), self.grid)

@@ -27,6 +27,7 @@ class LtrpCluster(Ltrp):
     """
 
     dims: ClassVar = (2,)
+    differentiable = False
 
     def __init__(self, *, num_keep: int = 0, ratio: float = 0.7, **kwargs: Any):
         super().__init__(**kwargs)

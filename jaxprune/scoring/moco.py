@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxprune.nn.run_blocks import on_grid
 from jaxprune.scoring.parts.base import Scorer, is_host
 from jaxprune.scoring.parts.maps import min_max, to_grid
 from jaxprune.scoring.parts.networks import cls_attention, feature_map
@@ -27,9 +28,13 @@ class MoCo(Scorer):
         self.over_batch = over_batch
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
-        images = self.prepared(images)
         if is_host(self.proposal):
-            return cls_attention(self.proposal, images).mean(1)
-        maps = feature_map(self.proposal, images).astype(jnp.float32).sum(-1)
+            return on_grid(*self.native_scores(images), self.grid)
+        maps = feature_map(self.proposal, self.prepared(images)).astype(jnp.float32).sum(-1)
         rescaled = min_max(maps[None], eps=0.0)[0] if self.over_batch else min_max(maps)
         return to_grid(rescaled, self.grid)
+
+    def native_scores(self, images, *, key=None) -> tuple[Float[Array, "b p"], tuple[int, ...]]:
+        if not is_host(self.proposal):
+            return super().native_scores(images, key=key)
+        return cls_attention(self.proposal, self.prepared(images)).mean(1), self.proposal.sites()[-1].grid

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxprune.ops.resize import resize_3d
-from jaxprune.scoring.parts.base import Scorer
+from jaxprune.scoring.parts.base import Scorer, require_classes
 from jaxprune.scoring.parts.maps import to_grid
 from jaxprune.scoring.parts.networks import class_rows, feature_map
 
@@ -30,9 +30,12 @@ class PaPr(Scorer):
     """
 
     reads = "any"
+    differentiable = False
 
     def __init__(self, *, align_corners: bool = True, convert: bool = True, with_fc: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
+        if with_fc:
+            require_classes(self.proposal, "PaPr with the classifier's weights")
         self.align_corners, self.convert, self.with_fc = align_corners, convert, with_fc
 
     def prepared(self, images: Float[Array, "b *sides c"]) -> Float[Array, "b *sides c"]:

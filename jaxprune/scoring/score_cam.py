@@ -23,6 +23,7 @@ class ScoreCAM(Scorer):
     """
 
     reads = "convnet"
+    needs_classes = True
     dims: ClassVar = (2,)
 
     def __init__(self, *, top_channels: int = 0, chunk: int = 16, **kwargs: Any):

@@ -22,6 +22,8 @@ class ToMe(Scorer):
     """
 
     reads = "vit"
+    differentiable = False
+    own_patches = True
     needs_sequence = True
 
     def __init__(self, *, num_keep: int = 0, **kwargs: Any):

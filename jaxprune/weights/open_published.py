@@ -1,5 +1,6 @@
 """Opens a network by its name, with published weights."""
 
+import dataclasses
 import logging
 import os
 import re
@@ -15,6 +16,7 @@ from jaxprune.mim.parts.base import STORED
 from jaxprune.models.vit import VisionTransformer
 from jaxprune.models.vit_styles import STYLES
 from jaxprune.nn.params import unfilled, variables
+from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from jaxprune.weights.guess_network import network_similarity, patterns
 from jaxprune.weights.read import by_timm, fill, other_activation, read_tensors
 from jaxprune.weights.rules import published_names, to_ours
@@ -34,7 +36,9 @@ def open_published(
     """Returns the network called `name` with as many classes as the file has: 0 of one without a classifier.
 
     A file with `fc_norm` belongs to a network that pools over its patches, and one of transformers' SigLIP to one with
-    tanh GELU (`act_layer`, with a warning). From a file of a pre-training framework the encoder is opened.
+    tanh GELU (`act_layer`, with a warning). From a file of a pre-training framework the encoder is opened. These
+    frameworks and what is fine-tuned from them (`fc_norm`) normalise pixels by ImageNet's statistics, whatever the name
+    says without a tag: timm's files of `vit_base_patch16_224`, for example, have others.
 
     Args:
       weights: see `load_pretrained`.
@@ -49,9 +53,11 @@ def open_published(
     file = weights if isinstance(weights, Mapping) else read_tensors(weights, key)
     tensors = by_timm(file, ignored)
     arguments: dict[str, Any] = models.size_argument(name, img_size)
+    by_imagenet = False
     style = models.arguments(name).get("style", "vit")
     if "fc_norm.weight" in tensors and models.takes(name, "global_pool") and style in ("vit", "timm"):
         arguments["global_pool"] = "avg"
+        by_imagenet = "." not in name
     activation = other_activation(file, STYLES.get(style)) if models.takes(name, "act_layer") else None
     if activation is not None:
         arguments["act_layer"] = activation
@@ -62,7 +68,7 @@ def open_published(
     # Only a file with more than the network's own tensors can be a framework's.
     further = patterns(tensors) - patterns(published_names(with_head))
     if further and (encoder := encoder_of(file)) is not None:
-        file, tensors = encoder, by_timm(encoder, ignored)
+        file, tensors, by_imagenet = encoder, by_timm(encoder, ignored), "." not in name
         if models.module_of(name) == "vit":
             arguments["global_pool"] = "token"  # after the final norm, which pre-training has
             with_head = shapes(1)
@@ -73,6 +79,10 @@ def open_published(
     model = fill(unfilled(lambda: make(num_classes)), file, source, ignored=ignored)
     if img_size is not None:
         model.preprocessing = model.preprocessing.with_size(img_size)
+    if by_imagenet:
+        statistics = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+        _log.info("%s: pixels are normalised by ImageNet's mean and std, as in pre-training.", source)
+        model.preprocessing = dataclasses.replace(model.preprocessing, **statistics)
     return model
 
 

@@ -20,8 +20,8 @@ from jaxprune.ops.posembed import Resampling, resample, resample_relative, table
 from jaxprune.weights.sources.timm import RELATIVE
 
 _ABSOLUTE = "pos_embed"
-# The encoders of pre-training frameworks are MAE's, whatever their sizes are called; segmentation code of MAE and BEiT
-# resizes positions likewise.
+# The encoders and decoders of pre-training frameworks are MAE's, whatever their sizes are called; segmentation code of
+# MAE and BEiT resizes positions likewise.
 _OF_FRAMEWORKS = Resampling("bicubic", antialias=False)
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,8 @@ def _absolute(model: Any, path: str, table: np.ndarray, source: Any, antialias: 
         _log.info("%s: resampled from a grid of %s to %s", label, *("x".join(map(str, g)) for g in (old_grid, grid)))
     elif table.shape[1] != prefix + math.prod(old_grid):
         return table
-    rule = _OF_FRAMEWORKS if isinstance(model, Framework | Segmenter) and path == "encoder" else owner.position_rule
+    of_framework = (isinstance(model, Framework | Segmenter) and path == "encoder") or not isinstance(owner, Host)
+    rule = _OF_FRAMEWORKS if of_framework else owner.position_rule
     smooth = rule.antialias if antialias is None else antialias
     return np.asarray(resample(jnp.asarray(table), old_grid, grid, prefix, **rule._replace(antialias=smooth)._asdict()))
 

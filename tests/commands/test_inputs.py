@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 from PIL import Image
 
-from jaxprune import commands, models
+from jaxprune import checkpoints, commands, models, ranking
 from jaxprune.commands import evaluate, finetune, prune
 from jaxprune.commands.finetune.settings import require_teacher
 from jaxprune.commands.shared import inputs, networks
@@ -73,6 +73,15 @@ def test_networks_on_smaller_images_read_the_originals(tmp_path):
     )
     np.testing.assert_array_equal(ours, own)
     assert np.abs(ours - resized).max() > 1e-3
+
+
+def test_a_convolutional_ranker_sees_images_as_they_are(tmp_path):
+    """It has an output for each patch, so nothing is too small for it."""
+    ranker = ranking.create("resnet18", img_size=32, patch_size=8, layers=(1,), width=8, rngs=nnx.Rngs(0))
+    checkpoints.save_model(ranker, tmp_path / "ranker.safetensors")
+    config = finetune.defaults(scorer=f"ltrp:run={tmp_path / 'ranker.safetensors'}")
+    config.data.img_size = 32
+    assert not isinstance(networks.open_scorer(config, (4, 4)), ResizedInputs)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from flax import nnx
 from hosts import HOSTS
 from hosts import images as images_of
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from support import quick_compile, quickly
+from support import quick_compile, quickly, slow_but
 
 from jaxprune import models, ranking, reduction, scoring
 from jaxprune.errors import UserError
@@ -116,7 +116,10 @@ def clips_only():
     return [method for method in ON_CLIPS if 2 not in scoring.methods()[method].dims]
 
 
-@pytest.mark.parametrize(("method", "reads"), list(cases([m for m in METHODS if m not in clips_only()])))
+OF_IMAGES = list(cases([method for method in METHODS if method not in clips_only()]))
+
+
+@pytest.mark.parametrize(("method", "reads"), OF_IMAGES)
 def test_every_scorer_ranks_each_image_by_itself_from_one_trace(method, reads):
     chex.clear_trace_counter()
     made = scorer(method, reads)
@@ -136,6 +139,57 @@ def test_every_scorer_ranks_each_image_by_itself_from_one_trace(method, reads):
     for row, ids in zip(np.asarray(scores), chosen, strict=True):
         assert row[ids].min() >= np.delete(row, ids).max() - 1e-6
     assert made.num_keep(1.0, 1) == 16
+
+
+def learnt(method, reads):
+    """Whether any weight of a scorer has a gradient of its scores."""
+    graph, params, rest = nnx.split(scorer(method, reads), nnx.Param, ...)
+    if not jax.tree.leaves(params):
+        return False
+    given, weighting = images(), jax.random.normal(jax.random.key(0), (BATCH, 16))
+    weighted = lambda params: (nnx.merge(graph, params, rest)(given) * weighting).sum()
+    return any(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(compiled(jax.grad(weighted))(params)))
+
+
+QUICK_TO_LEARN = [("papr", "any"), ("dino", "vit"), ("centre", "nothing")]
+
+
+@pytest.mark.parametrize("case", slow_but(QUICK_TO_LEARN, OF_IMAGES))
+def test_scores_with_a_gradient_can_be_trained_and_no_others(case):
+    method, reads = case
+    made = scorer(method, reads)
+    plan = reduction.Plan("from_scores", 0.5, train_scorer=True)
+    if learnt(method, reads):
+        reduction.apply(network("any_vit"), plan, scorer=made)
+    else:
+        with pytest.raises(UserError, match=rf"train_scorer=True has no effect, .* {type(made).__name__} "):
+            reduction.apply(network("any_vit"), plan, scorer=made)
+
+
+@pytest.mark.parametrize(("method", "reads"), [case for case in OF_IMAGES if "vit" in case[1]])
+def test_a_scorer_of_a_vit_scores_each_patch_of_another_grid_or_none(method, reads):
+    options = {"proposal": network(reads, method if reads == "vit" else ""), "grid": (3, 5)}
+    if scoring.methods()[method].own_patches:
+        with pytest.raises(UserError, match=r"scores the patches of its own .*, \(4, 4\), not grid=\(3, 5"):
+            scoring.create(method, **options)
+    else:
+        graph, state = nnx.split(scoring.create(method, **options))
+        scores = jax.eval_shape(lambda state, images: nnx.merge(graph, state)(images), state, images())
+        assert scores.shape == (BATCH, 15)
+
+
+EXPLAIN = [name for name, cls in sorted(scoring.methods().items()) if cls.needs_classes]
+
+
+@pytest.mark.parametrize(("method", "reads"), list(cases(EXPLAIN)))
+def test_what_explains_a_class_needs_classes(method, reads):
+    proposal: Any = ConvNet()
+    proposal.classifier = None
+    if reads == "any_vit":
+        sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
+        proposal = models.create("vit", **sizes, num_classes=0, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match=rf"explains the class .* this {type(proposal).__name__} has none: open"):
+        scoring.create(method, proposal=proposal, grid=GRID)
 
 
 QUICK_ON_CLIPS = ("static_tubes", "papr")
@@ -268,7 +322,7 @@ def test_what_makes_no_sense_is_refused(what):
 
 
 @pytest.mark.eight_devices
-@pytest.mark.parametrize(("method", "reads"), list(cases([m for m in METHODS if m not in clips_only()])))
+@pytest.mark.parametrize(("method", "reads"), OF_IMAGES)
 def test_no_device_waits_for_another(method, reads):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
     batch = jax.device_put(images(16), NamedSharding(mesh, PartitionSpec("data")))

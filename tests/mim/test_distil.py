@@ -216,8 +216,9 @@ def test_bad_arguments_are_refused(arguments, message):
 
 def test_a_teacher_under_a_plan_is_refused():
     fast = reduction.apply(teacher(), reduction.Plan("topk", 0.5, (1,)))
-    with pytest.raises(UserError, match="under a plan"):
-        distil(teacher=fast)
+    for dtype in (None, jnp.bfloat16):
+        with pytest.raises(UserError, match="under a plan"):
+            distil(teacher=fast, dtype=dtype)
     model = distil(reconstruction="partial")
     with pytest.raises(UserError, match="pass key="):
         model(pictures())

@@ -346,6 +346,15 @@ def test_a_file_says_which_network_it_is_of(name, tmp_path):
         assert model.reconstruction == "progressive" and model.encoder.num_heads == file["cfg"][4]
 
 
+@pytest.mark.parametrize("aggregator", ["convnext", "transformer"])
+def test_a_file_says_which_aggregation_it_is_of(aggregator):
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2, "mask_patch": 4}
+    options = {"reconstruction": "progressive", "throw_ratio": 0.3, "aggregator": aggregator}
+    tensors = to_published(mim.create("simmim", **sizes, **options, rngs=nnx.Rngs(0)))
+    found = mim.recognise({name.removeprefix("encoder."): tensor.shape for name, tensor in tensors.items()})
+    assert (found["name"], found["reconstruction"], found["aggregator"]) == ("simmim", "progressive", aggregator)
+
+
 BEIT = {"style": "beit", "qkv_bias": "qv", "init_values": 0.1, "pos_embed": "none", "global_pool": "avg"}
 
 

@@ -1,20 +1,21 @@
 """Classifiers opened from run directories, from files of `save_model` and from published files, and what is refused."""
 
 import chex
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from jaxprune import checkpoints, mim, models, ranking, reduction
+from jaxprune import checkpoints, mim, models, ranking, reduction, scoring
 from jaxprune.checkpoints import open_classifier
 from jaxprune.checkpoints.run import leave_network
 from jaxprune.errors import UserError
 from jaxprune.models import resnet, swin, vit
 from jaxprune.nn.params import variables
 from jaxprune.open import at, convert, initialise
-from jaxprune.preprocessing import HALF, Preprocessing
+from jaxprune.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
 SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
 NAMES = ("ant", "bee", "cow")
@@ -50,6 +51,27 @@ def test_a_file_of_save_model_with_its_plan_names_and_preprocessing(tmp_path):
     same_weights(found.model, fast)
     larger = open_classifier(tmp_path / "fast.safetensors", img_size=24).model
     assert larger.grid == (6, 6) and larger.preprocessing == RECORD.with_size(24)
+
+
+@pytest.mark.parametrize("method", ["centre", "norm", "evit", "ltrp"])
+def test_a_network_with_a_scorer_at_another_size(method, tmp_path):
+    proposal = {"evit": classifier}.get(method, lambda: None)()
+    if method == "ltrp":
+        sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
+        proposal = ranking.create("vit", **sizes, rngs=nnx.Rngs(0))
+    options = {"grid": (4, 4)} if proposal is None else {"proposal": proposal}
+    options |= {"layer": 0} if method == "evit" else {}
+    plan = reduction.Plan("from_scores", 0.5)
+    checkpoints.save_model(
+        reduction.apply(classifier(), plan, scorer=scoring.create(method, **options)), tmp_path / "fast.safetensors"
+    )
+    if proposal is not None:
+        with pytest.raises(UserError, match=rf"is pruned by {method}, whose network scores the patches of one"):
+            checkpoints.load_model(tmp_path / "fast.safetensors", img_size=24)
+        return
+    larger = checkpoints.load_model(tmp_path / "fast.safetensors", img_size=24)
+    assert larger.pruner.scorer.grid == (6, 6) and larger.pruner.step.num_keep == 18
+    assert nnx.eval_shape(larger, jnp.zeros((2, 24, 24, 3)))[1].kept[0].shape == (2, 18)
 
 
 @pytest.mark.parametrize("pool", ["token", "avg"])
@@ -127,8 +149,10 @@ def test_a_published_file_by_its_name(pool, tiny, tmp_path):
     by_file = {"weights": tmp_path / "vit.safetensors", "name": "vit_tiny_patch16_224"}
     found = open_classifier(**by_file, class_names=tmp_path / "names.txt")
     assert found.class_names == NAMES
-    assert found.model.global_pool == pool and found.model.preprocessing == model.preprocessing
-    assert (found.model.preprocessing.crop_pct, found.model.preprocessing.mean) == (0.9, HALF)  # timm's
+    read = found.model.preprocessing
+    # timm's; and those of pre-training by masked images, after which networks pool over patches.
+    statistics = (HALF, HALF) if pool == "token" else (IMAGENET_MEAN, IMAGENET_STD)
+    assert found.model.global_pool == pool and (read.crop_pct, read.mean, read.std) == (0.9, *statistics)
     same_weights(found.model, model)
     assert open_classifier(**by_file).class_names == ("0", "1", "2")
     assert open_classifier(**by_file, class_names=NAMES, img_size=32).model.grid == (2, 2)

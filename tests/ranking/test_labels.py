@@ -109,6 +109,16 @@ def test_less_memory_gives_the_same_labels(images, at_once, parts):
     chex.assert_trees_all_close(labels(memory=line).relevance, FILE["s"], rtol=2e-4)
 
 
+def test_devices_share_a_batch_as_evenly_as_it_goes():
+    decoder = small_mae().decoder
+    line = lambda images, at_once: estimated_bytes(decoder, images, at_once, 9, 27)
+    fit = lambda batch, shards, memory: fit_memory(decoder, batch, 9, 27, memory=memory, shards=shards)
+    assert fit(8, 4, line(2, 9)) == (1, 9) and fit(8, 4, line(1, 1)) == (2, 1)
+    # Two of four devices have two images of six; parts are whole numbers of images.
+    assert fit(6, 4, line(2, 9)) == (1, 9) and fit(6, 4, line(1, 1)) == (2, 1)
+    assert fit(5, 4, line(2, 9)) == (1, 9) and fit(5, 4, line(1, 1)) == (5, 1)
+
+
 @pytest.mark.slow
 def test_memory_stays_within_the_line():
     parts = split(small_mae())

@@ -178,6 +178,10 @@ BAD = {
         lambda: reduction.apply(vit(), (Plan("topk", reduction_loc=(1,)), Plan("tome", r=1))),
         r"one other, but 2 were passed: topk@1:keep_rate=0\.7, tome:r=1",
     ),
+    "to train what nothing learns": (
+        lambda: reduction.apply(vit(), Plan("from_scores", train_scorer=True), scorer=papr()),
+        "train_scorer=True has no effect, because the scores of PaPr have no gradient: leave out train_scorer",
+    ),
     "unknown option": (
         lambda: reduction.apply(vit(), Plan("from_scores", in_orde=True), scorer=papr()),
         "Did you mean 'in_order'",

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from flax import nnx
 from hosts import BATCH, host, images
-from support import quick_compile
+from support import quick_compile, quickly
 
 from jaxprune import models, scoring
 from jaxprune.errors import UserError
+from jaxprune.ops.resize import resize
 from jaxprune.scoring.parts import networks
 
 # The grid of the map that a scorer reads: of the last block.
@@ -49,6 +50,17 @@ def test_a_host_is_read_like_any_network(method, on):
     if heads is not None and on == "windowed":
         # The mean attention received inside a window of 16 rows, of which there is one.
         np.testing.assert_allclose(heads.sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["dino", "moco"])
+def test_attention_in_the_last_map_is_resized_to_the_patches(method):
+    swin = host("windowed")
+    scores = {
+        grid: quickly(scoring.create(method, proposal=swin, grid=grid), lambda made, x: made(x))(images("windowed"))
+        for grid in ((4, 4), (8, 8))
+    }
+    resized = resize(scores[4, 4].reshape(BATCH, 4, 4, 1), (8, 8), "bicubic", align_corners=True)
+    np.testing.assert_allclose(scores[8, 8], resized.reshape(BATCH, 64), atol=1e-5)
 
 
 def test_there_is_no_attention_to_read_of_a_convolutional_map():

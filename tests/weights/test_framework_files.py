@@ -10,6 +10,7 @@ from jaxprune import checkpoints, mim, models
 from jaxprune.nn.host import at_path
 from jaxprune.nn.params import variables
 from jaxprune.open import File, at, initialise, open_network
+from jaxprune.preprocessing import HALF, IMAGENET_MEAN
 
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 3, "num_heads": 2}
 BEIT = {"style": "beit", "init_values": 0.1, "qkv_bias": "qv", "pos_embed": "none"}
@@ -66,6 +67,16 @@ def test_its_encoder_is_opened_for_its_features(name, saved, monkeypatch):
     opened = open_network(File(path, f"{kind}_ours"))
     assert opened.num_classes == 0
     check(opened, model)
+
+
+@pytest.mark.parametrize(("tag", "mean"), [("", IMAGENET_MEAN), (".augreg_in21k", HALF)])
+def test_it_reads_pixels_as_pre_training_does_unless_a_tag_says_how(tag, mean, saved, monkeypatch):
+    """The published names without a tag are those of networks with another normalisation."""
+    _, path = saved("mae")
+    sizes = {key: value for key, value in FILES["mae"][1].items() if key != "name"}
+    name = f"vit_tiny_patch16_224{tag}"
+    monkeypatch.setattr("jaxprune.models.vit.variants", lambda: {"vit": {}, "vit_tiny_patch16_224": sizes, name: sizes})
+    assert open_network(File(path, name)).preprocessing.mean == mean
 
 
 @pytest.mark.slow

@@ -140,6 +140,7 @@ OTHERS = {
     "computed": (models, "vit", {**_VIT, "num_classes": 2, "pos_embed": "sincos"}),
     "mae": (mim, "mae", {**_VIT, **_DECODER}),
     "mae, learned": (mim, "mae", {**_VIT, **_DECODER, "pos_embed": "learn", "style": "timm"}),
+    "mae, learned in the decoder": (mim, "mae", {**_VIT, **_DECODER, "decoder_pos_embed": "learn"}),
     "simmim": (mim, "simmim", {**_VIT, "mask_patch": 16}),
 }
 

@@ -31,7 +31,7 @@ class Optimizer(groups.Optimizer):
     limits_decay: bool = setting(
         True, "layer_decay scales min_lr and warmup_lr too (MAE); False: not (SimMIM)", free=True
     )
-    backbone_scale: float = number(1.0, "factor on the learning rate of pre-trained parameters", at_least=0)
+    backbone_scale: float = number(1.0, "factor on base_lr, not on min_lr, of pre-trained parameters", at_least=0)
     freeze_epochs: float = number(0.0, "epochs during which they are frozen", at_least=0)
 
 

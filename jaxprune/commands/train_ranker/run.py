@@ -54,7 +54,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     parts, frozen = split(ranker), parallel.replicate(training.mesh, frozen)
     # A ViT's fixed tables do not change; a ConvNet's batch statistics do.
     running = parts.rest if isinstance(ranker, ConvRanker) else {}
-    options = {**label_options(config), "shards": training.mesh.size}
+    options = {**label_options(config), "shards": parallel.batch_parts(training.mesh)}
 
     call = quality(parts, labels_from, preprocessing, loss, sparse=config.sparse, **options)
 

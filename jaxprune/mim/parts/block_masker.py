@@ -10,10 +10,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from jaxprune.errors import UserError
-from jaxprune.mim.parts.masker import Masker, Masks, check_retained, choose_retained, through_encoder
+from jaxprune.mim.parts.masker import Masker, Masks, check_retained, choose_retained, count_of_each, through_encoder
 from jaxprune.nn.optional_key import split_key
 from jaxprune.ops.patch_sampling import checked_first, num_thrown
-from jaxprune.ops.tracing import on_host
 
 _MASK_PATCH = 32  # side of a masked block in pixels, as published
 
@@ -106,13 +105,13 @@ class BlockMasker(Masker):
                 raise UserError("retained= has no effect if nothing is thrown: leave it out, or set throw_ratio.")
             decoded = masked
         else:
-            num_masked = _count("mask", mask, self.num_masked)
+            num_masked = count_of_each("mask", mask, self.num_masked)
             num_retained = num_masked - self.num_thrown
             if retained is None:
                 if first is not None:
                     first = checked_first(first, num_masked)
                 decoded = choose_retained(masked, num_retained, self.grid, self.retain, key=keys[1], first=first)
-            elif (count := _count("retained", retained, num_retained)) == num_retained:
+            elif (count := count_of_each("retained", retained, num_retained)) == num_retained:
                 decoded = self._given("retained", retained, batch) & masked
             else:
                 raise UserError(f"retained has {count} patches per image instead of {num_retained}: see throw_ratio.")
@@ -175,20 +174,6 @@ def to_patches(of_blocks: Shaped[Array, "b n"], blocks: tuple[int, int], block: 
     """
     grid = of_blocks.reshape(-1, *blocks).repeat(block[0], axis=1).repeat(block[1], axis=2)
     return grid.reshape(len(of_blocks), -1)
-
-
-def _count(name: str, cells: Shaped[Array | np.ndarray, "b ..."] | None, usual: int) -> int:
-    """The number of True cells per image, which must be the same for all; `usual` if `cells` is traced or None."""
-    values = None if cells is None else on_host(cells)
-    if values is None:
-        return usual
-    counts = (values > 0).reshape(len(values), -1).sum(1)
-    if counts.min() != counts.max():
-        raise UserError(
-            f"{name} has between {counts.min()} and {counts.max()} patches per image, but where patches are thrown the "
-            "number must be the same. Use reconstruction='full', or masks of equal size."
-        )
-    return int(counts[0])
 
 
 def default_mask_patch(img_size: tuple[int, int], patch_size: tuple[int, int], mask_ratio: float) -> tuple[int, int]:

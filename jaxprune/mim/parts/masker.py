@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from jaxprune.errors import UserError, unknown
 from jaxprune.mim.parts.host_masks import HostMasks
@@ -147,7 +147,7 @@ class RandomMasker(Masker):
         key: PRNGKeyArray | None = None,
         noise: Float[Array, "b p"] | None = None,
         first: Int[Array, "b"] | None = None,
-        retained: Bool[Array, "b p"] | None = None,
+        retained: Bool[Array | np.ndarray, "b ..."] | None = None,
     ) -> Masks:
         """Draws the masks of `batch` images.
 
@@ -158,9 +158,11 @@ class RandomMasker(Masker):
           retained: the patches to retain, `num_retained` of the masked ones, in place of those that are chosen.
 
         Raises:
-          UserError: there are neither random numbers nor a key, or `first` is out of range.
+          UserError: there are neither random numbers nor a key, `first` is out of range, or `retained` does not fit.
         """
         throws = self.num_retained < self.num_masked
+        if retained is not None and not throws:
+            raise UserError("retained= has no effect if nothing is thrown: leave it out, or set throw_ratio.")
         if key is None and (noise is None or (throws and retained is None and self._needs_key(first))):
             raise UserError("Masking is random: pass key=, or noise= (and first= where furthest sampling starts).")
         keys = split_key(key)
@@ -179,6 +181,8 @@ class RandomMasker(Masker):
             first = checked_first(first, self.num_masked)
         if retained is None:
             retained = self._retained(masked, ids_restore, key=keys[1], first=first)
+        else:
+            retained = self._given(retained, masked)
         ids_present = ascending(~masked | retained, self.num_visible + self.num_retained)
         return Masks(ids_keep, ids_restore, masked, retained, ids_present)
 
@@ -188,6 +192,19 @@ class RandomMasker(Masker):
         if type(self) is not RandomMasker or not furthest:
             return None
         return HostMasks(self.grid, self.num_visible, self.num_retained)
+
+    def _given(self, retained: Bool[Array | np.ndarray, "b ..."], masked: Bool[Array, "b p"]) -> Bool[Array, "b p"]:
+        """Checks the patches that a caller retains, as far as they are known while a program is traced."""
+        if np.shape(retained) != masked.shape:
+            raise UserError(
+                f"retained has shape {np.shape(retained)} instead of {masked.shape}: pass True or False for each patch."
+            )
+        chosen = (jnp.asarray(retained) > 0) & masked
+        if (count := count_of_each("retained", chosen, self.num_retained)) != self.num_retained:
+            raise UserError(
+                f"retained has {count} masked patches per image instead of {self.num_retained}: see throw_ratio."
+            )
+        return chosen
 
     def _needs_key(self, first: Any) -> bool:
         """Whether the choice of the retained patches draws random numbers."""
@@ -221,6 +238,20 @@ def choose_retained(
     if first is None:
         first = jax.random.randint(key, masked.shape[:1], 0, masked.sum(1))
     return jax.vmap(lambda m, f: furthest_retained(m, f, num_retained, grid)[0])(masked, first)
+
+
+def count_of_each(name: str, cells: Shaped[Array | np.ndarray, "b ..."] | None, usual: int) -> int:
+    """The number of True cells per image, which must be the same for all; `usual` if `cells` is traced or None."""
+    values = None if cells is None else on_host(cells)
+    if values is None:
+        return usual
+    counts = (values > 0).reshape(len(values), -1).sum(1)
+    if counts.min() != counts.max():
+        raise UserError(
+            f"{name} has between {counts.min()} and {counts.max()} patches per image, but where patches are thrown the "
+            "number must be the same. Use reconstruction='full', or masks of equal size."
+        )
+    return int(counts[0])
 
 
 def through_encoder(masked: Bool[Array, "b p"], retained: Bool[Array, "b p"], count: int) -> Masks:

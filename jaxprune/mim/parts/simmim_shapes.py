@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from jaxprune.mim.parts.rebuild_thrown import aggregation_of
+
 
 def architecture(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """Infers the arguments of a framework; mask blocks leave no trace in shapes and are assumed to be patches."""
@@ -13,9 +15,7 @@ def architecture(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     cells = arguments.pop("cells")
     arguments |= {"embed_dim": width, "in_chans": channels, "patch_size": tuple(patch_size)}
     arguments |= {"img_size": tuple(cells * side for side in patch_size), "mask_patch": tuple(patch_size)}
-    if "agg.weight" in shapes:
-        arguments |= {"kernel_size": shapes["agg.weight"][-1], "reconstruction": "progressive"}
-    return arguments
+    return {**arguments, **aggregation_of(shapes)}
 
 
 def _of_vit(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:

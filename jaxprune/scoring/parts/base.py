@@ -54,6 +54,9 @@ class Scorer(nnx.Module):
         "optional" (either or None) or "nothing" (None).
       needs_sequence: whether a `Host` must have one sequence of tokens in all blocks, as a ViT has and Swin has not.
       needs_cls: whether it must have a CLS token.
+      needs_classes: whether it must have a classifier.
+      own_patches: whether it scores the patches of that `Host`, so that `grid` must be the host's.
+      differentiable: whether its scores have a gradient with respect to its weights, so that they can be trained.
       dims: numbers of dimensions that its grid may have: 2, patches of images, or 3, tubes of NTHWC clips.
       proposal, grid, normalised: the arguments above.
       num_patches: the number of patches in `grid`.
@@ -62,12 +65,15 @@ class Scorer(nnx.Module):
       published_entries: the entries of a PyTorch file that hold them; () = the one that `read_tensors` takes.
 
     Raises:
-      UserError: the grid is missing, or the network is of the wrong kind.
+      UserError: the grid is missing or another than the network's, or the network is of the wrong kind.
     """
 
     reads: ClassVar[str] = "nothing"
     needs_sequence: ClassVar[bool] = False
     needs_cls: ClassVar[bool] = False
+    needs_classes: ClassVar[bool] = False
+    own_patches: ClassVar[bool] = False
+    differentiable: bool = True
     dims: ClassVar[tuple[int, ...]] = (2, 3)
     published_rules: ClassVar[tuple[Rule, ...]] = ()
     published_networks: ClassVar[Mapping[str, str]] = {"": "proposal"}
@@ -86,6 +92,11 @@ class Scorer(nnx.Module):
             grid = getattr(proposal, "grid", None)
         if grid is None:
             raise UserError(f"{name} has no patch grid: pass grid=(rows, columns), such as (14, 14).")
+        if self.own_patches and tuple(grid) != tuple(proposal.grid):
+            raise UserError(
+                f"{name} scores the patches of its own {type(proposal).__name__}, {tuple(proposal.grid)}, not "
+                f"grid={tuple(grid)}: open that network at an image size with this grid, or score by papr or norm."
+            )
         if len(grid) not in self.dims:
             grids = " or ".join({2: "(rows, columns)", 3: "(frames, rows, columns)"}[sides] for sides in self.dims)
             raise UserError(f"{name} scores a grid of {grids}, not grid={tuple(grid)}: choose another scorer or grid.")
@@ -176,3 +187,18 @@ def _check_proposal(cls: type[Scorer], proposal: Any) -> None:
         )
     if cls.needs_cls and not proposal.block(proposal.sites()[0]).num_cls_tokens:
         raise UserError(f"{name} requires a ViT with a CLS token, but this {type(proposal).__name__} has none.")
+    if cls.needs_classes:
+        require_classes(proposal, name)
+
+
+def require_classes(proposal: Any, name: str) -> None:
+    """Checks that a network predicts classes, which the scorer called `name` explains.
+
+    Raises:
+      UserError: it has no classifier.
+    """
+    if not (proposal.num_classes if is_host(proposal) else getattr(proposal, "classifier", None) is not None):
+        raise UserError(
+            f"{name} explains the class that its network predicts, and this {type(proposal).__name__} has none: open "
+            "it with its classifier, or use a scorer that does without, such as papr."
+        )

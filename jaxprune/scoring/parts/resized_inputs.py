@@ -20,6 +20,7 @@ class ResizedInputs(Scorer):
     def __init__(self, scorer: Scorer, size: tuple[int, int]):
         super().__init__(grid=scorer.grid)
         self.scorer, self.size = nnx.data(scorer), size
+        self.differentiable = scorer.differentiable
 
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         """See `Scorer`."""

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -29,6 +31,25 @@ def test_they_are_those_of_the_device(grid):
         equal = [np.array_equal(start.retained[row], masks.retained[row]) for start in starts]
         assert any(equal)
         np.testing.assert_array_equal(starts[equal.index(True)].ids_present[row], masks.ids_present[row])
+
+
+def test_patches_to_retain_are_checked():
+    noise = jax.random.uniform(jax.random.key(0), (2, 36))
+    masker = RandomMasker((6, 6), 0.75, 0.5)
+    masked = masker.draw(2, noise=noise, first=jnp.zeros(2, jnp.int32)).masked
+    with pytest.raises(UserError, match=r"retained has 27 masked patches per image instead of 9: see throw_ratio"):
+        masker.draw(2, noise=noise, retained=jnp.ones((2, 36), bool))
+    with pytest.raises(UserError, match=r"retained has shape \(2, 9\) instead of \(2, 36\)"):
+        masker.draw(2, noise=noise, retained=jnp.ones((2, 9), bool))
+    with pytest.raises(UserError, match="between 8 and 9 patches per image"):
+        chosen = masked & (jnp.cumsum(masked, axis=1) <= jnp.array([[8], [9]]))
+        masker.draw(2, noise=noise, retained=chosen)
+    with pytest.raises(UserError, match="retained= has no effect if nothing is thrown"):
+        RandomMasker((6, 6), 0.75).draw(2, noise=noise, retained=masked)
+    # Visible ones among them are in the decoder anyway.
+    chosen = masked & (jnp.cumsum(masked, axis=1) <= 9)
+    masks = [masker.draw(2, noise=noise, retained=picks) for picks in (chosen, chosen | ~masked)]
+    chex.assert_trees_all_equal(*masks)
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
