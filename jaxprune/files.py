@@ -260,13 +260,13 @@ def read_bytes(path: str | os.PathLike, limit: int | None = None) -> bytes:
 
 
 def read_text(path: str | os.PathLike, limit: int | None = TEXT_LIMIT) -> str:
-    """Returns the content of a regular file of UTF-8 text.
+    """Returns the content of a regular file of UTF-8 text, without the mark that some editors begin one with.
 
     Raises:
       OSError: as for `read_bytes`.
       ValueError: it is not UTF-8.
     """
-    return read_bytes(path, limit).decode()
+    return read_bytes(path, limit).decode("utf-8-sig")
 
 
 def sealed(values: Mapping[str, Any], **options: Any) -> str:

@@ -73,8 +73,9 @@ def help_text() -> str:
                     "--compile_cache    directory of compiled programs for later runs (default: the user's cache",
                     "                   directory, at most 2 GiB); off disables the cache",
                     "--compile_for      v5e:2x4, v6e:1x1, v5p:2x2x1, h100:8, …: only compiles the training step for",
-                    "                   these devices, without data and without them; prints what it takes;",
-                    "                   --price_per_chip_hour=1.2 adds what an epoch costs",
+                    "                   these devices, without data and without them; prints what it takes, and",
+                    "                   writes it to a directory beside the run's; --price_per_chip_hour=1.2 adds",
+                    "                   what an epoch costs",
                 ],
             ),
             listed(
@@ -298,7 +299,7 @@ def main(argv: list[str]) -> None:
     config = _CONFIG.value
     workdir = Path(_WORKDIR.value or config.workdir or default_workdir(_value(sys.argv, "config") or ""))
     if _COMPILE_FOR.value:
-        _compile_for(_COMPILE_FOR.value, config, workdir, bool(_WORKDIR.value), _PRICE.value)
+        _compile_for(_COMPILE_FOR.value, config, workdir, _PRICE.value)
         return
     ending = Ending()
     try:
@@ -321,11 +322,12 @@ def main(argv: list[str]) -> None:
         sys.exit(_WRONG)
 
 
-def _compile_for(text: str, config: Config, workdir: Path, named: bool, price: float = 0.0) -> None:
+def _compile_for(text: str, config: Config, workdir: Path, price: float = 0.0) -> None:
     """Compiles the training step for described devices; the status tells whether it fits.
 
+    The table and the page are put beside the directory of the run, which may have a report of its own.
+
     Args:
-      named: whether the user gave the directory, which otherwise gets a name with the devices.
       price: of one chip for an hour; 0 if it is not known.
     """
     from jaxprune import accelerators
@@ -334,7 +336,7 @@ def _compile_for(text: str, config: Config, workdir: Path, named: bool, price: f
     try:
         target = accelerators.Target.parse(text)
         accelerators.stay_on_cpu()
-        workdir = workdir if named else workdir.with_name(f"{workdir.name}-{str(target).replace(':', '-')}")
+        workdir = workdir.with_name(f"{workdir.name}-{str(target).replace(':', '-')}")
         summary = compile_for(config, workdir, target, price)
     except UserError as error:
         fail(error)

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from absl import flags
 
-from jaxprune import commands, main, plugins, reduction
+from jaxprune import accelerators, commands, main, plugins, reduction
 from jaxprune import config as c
 from jaxprune.commands.finetune.settings import plan_of
+from jaxprune.commands.shared import ahead_of_time
 from jaxprune.commands.shared.training import Length, learning_rate
 from jaxprune.errors import UserError
 from jaxprune.train import progress
@@ -285,6 +286,17 @@ def test_simmim_has_its_schedules():
 
 def test_the_workdir_is_named_after_the_config():
     assert str(main.default_workdir("configs/mim/imagenet.py:size=large,smoke")) == "runs/imagenet-size=large-smoke"
+
+
+@pytest.mark.parametrize("directory", [None, "runs/mine"])
+def test_what_is_compiled_leaves_the_directory_of_the_run_alone(directory, monkeypatch, capsys):
+    written = []
+    monkeypatch.setattr(accelerators, "stay_on_cpu", lambda: None)
+    monkeypatch.setattr(
+        ahead_of_time, "compile_for", lambda config, workdir, *_: written.append(workdir) or {"fits": True}
+    )
+    main._compile_for("v5e:2x4", commands.settings_of("finetune").defaults(), Path(directory or "runs/finetune"))
+    assert written == [Path(f"{directory or 'runs/finetune'}-v5e-2x4")]
 
 
 def test_parse_arg_types():

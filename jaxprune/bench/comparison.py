@@ -217,12 +217,18 @@ def _labelled(model: Any, images: Any, labels: Any, batch_size: int) -> Iterable
                 "of the network's classes, all of them, in its order."
             )
         return eval_batches(images, batch_size=batch_size, preprocessing=record)
-    if labels is None or np.shape(labels) != np.shape(images)[:1]:
+    try:
+        images = np.asarray(images)
+    except ValueError as error:  # of several sizes
         raise UserError(
-            f"There are images of shape {np.shape(images)} and labels of shape {np.shape(labels)}: give one class an "
+            "The images differ in size: prepare them with jaxprune.data.load_images(pictures, model.preprocessing)."
+        ) from error
+    if labels is None or np.shape(labels) != images.shape[:1]:
+        raise UserError(
+            f"There are images of shape {images.shape} and labels of shape {np.shape(labels)}: give one class an "
             "image, as a number."
         )
-    images, labels = np.asarray(images), np.asarray(labels)
+    labels = np.asarray(labels)
     if not np.issubdtype(labels.dtype, np.integer):
         raise UserError(f"Labels of dtype {labels.dtype} are not classes: give the number of the class of each image.")
     if images.dtype == np.uint8 and images.ndim == 4:

@@ -57,10 +57,10 @@ def model_card(
         _require_same(model, card, measured)
     plan = DENSE if card.plan is None else card.plan.text
     parts = [
-        _front(card, license, base_model),
+        _front(model, card, license, base_model),
         f"# {repo_id.rpartition('/')[2]}",
         _summary(card, plan),
-        _use(repo_id),
+        _use(repo_id, card.family),
         f"## Plan\n\n{_plan(card, plan, measured)}",
         f"## Measured\n\n{_measured(measured)}",
         f"## Not checked\n\n{_not_checked(model, card, measured)}",
@@ -91,9 +91,15 @@ def _as_saved(model: Any, card: Card, measured: Mapping[str, Any]) -> bool:
     return math.isclose(measured.get("GFLOPs", math.nan), of_model(model).total / 1e9, rel_tol=1e-6)
 
 
-def _front(card: Card, license: str, base_model: str) -> str:
-    kinds = {"model": "image-classification" if _classes(card) else "image-feature-extraction", "dense": ""}
-    task = kinds.get(card.kind, "")
+def _front(model: Any, card: Card, license: str, base_model: str) -> str:
+    classifies = len(card.class_names) or getattr(model, "num_classes", 0)
+    tasks = {
+        "model": "image-classification" if classifies else "image-feature-extraction",
+        "dynamic": "image-classification",
+        "dense": "image-segmentation",
+        "detector": "object-detection",
+    }
+    task = tasks.get(card.family, "")
     tags = [LIBRARY, "jax", "vision", *([] if card.plan is None else ["token-reduction"])]
     lines = [
         f"library_name: {LIBRARY}",
@@ -106,23 +112,26 @@ def _front(card: Card, license: str, base_model: str) -> str:
     return "\n".join(["---", *lines, "---"])
 
 
-def _classes(card: Card) -> int:
-    return len(card.class_names) or card.arguments.get("num_classes", 0)
-
-
 def _summary(card: Card, plan: str) -> str:
     under = "without a plan" if plan == DENSE else f"under the plan `{plan}`, which removes or merges tokens"
     sides = "x".join(map(str, card.preprocessing.sides))
     return f"`{card.arguments['name']}` for images of {sides}, {under}. It runs in {LIBRARY}."
 
 
-def _use(repo_id: str) -> str:
-    return (
-        "## Use\n\n```python\n"
-        "import jaxprune\n\n"
-        f'model = jaxprune.checkpoints.from_pretrained("{repo_id}")\n'
-        "logits, _ = model(images)  # (batch, height, width, 3), prepared as model.preprocessing says\n```"
-    )
+def _use(repo_id: str, family: str) -> str:
+    prepared = "# images: (batch, height, width, 3), prepared as model.preprocessing says"
+    pixels = "# pixels: uint8 (batch, height, width, 3), of the size that model.preprocessing says"
+    about, call = {
+        "model": (prepared, "logits, _ = model(images)"),
+        "dense": (prepared, "logits = model(images)  # of every pixel, (batch, height, width, classes)"),
+        "detector": (prepared, "detections = model(images)"),
+        "dynamic": (pixels, "logits = model(pixels)  # of every exit, (exits, batch, classes)"),
+        "mim": (prepared, "loss, outputs = model(images, key=jax.random.key(0))"),
+        "ranker": (prepared, "scores = model.scores(images)  # of every patch"),
+    }[family]
+    imports = "import jax\nimport jaxprune" if "jax." in call else "import jaxprune"
+    opened = f'model = jaxprune.checkpoints.from_pretrained("{repo_id}")'
+    return f"## Use\n\n```python\n{imports}\n\n{opened}\n{about}\n{call}\n```"
 
 
 def _plan(card: Card, plan: str, measured: Mapping[str, Any] | None) -> str:

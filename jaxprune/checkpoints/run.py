@@ -106,9 +106,15 @@ def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str
       class_names: of a classifier.
 
     Raises:
-      UserError: the network was built in another way, or the path is not a `.safetensors`.
+      UserError: the network was built in another way, the path is not a `.safetensors`, or there are more or fewer
+        names than classes.
     """
     path = as_path(path)
+    num_classes = getattr(model, "num_classes", 0)
+    if class_names and num_classes and len(class_names) != num_classes:
+        raise UserError(
+            f"{len(class_names)} class_names are given, and the network has {num_classes} classes: name all."
+        )
     if path.suffix != ".safetensors":
         raise UserError(f"{path} would not be a .safetensors: call it {path.stem}.safetensors.")
     if not path.parent.is_dir():

@@ -3,13 +3,14 @@
 import math
 import os
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Float
-from PIL import Image, ImageOps
+from PIL import Image
 
-from jaxprune.data.decode import Broken, Decoded, plain, read, to_rgb
+from jaxprune.data.decode import Broken, Decoded, of_picture, plain, read, to_rgb
 from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.nn.images import normalize
 from jaxprune.preprocessing import Preprocessing
@@ -231,24 +232,31 @@ def load_images(
         raise UserError(f"{value} is not a list of images: give several files, or uint8 arrays, such as [image].")
     rows = []
     for image in images:
-        if isinstance(image, Image.Image):
-            upright = ImageOps.exif_transpose(image) if preprocessing.exif else image
-            image = np.asarray(upright.convert("RGB"))
-        if isinstance(image, np.ndarray):
-            rows.append(prepare(_as_rgb(image), preprocessing))
-        else:
+        if isinstance(image, str | os.PathLike):
             rows.append(read_image(image, preprocessing))
+        else:
+            rows.append(prepare(_as_rgb(image, preprocessing.exif), preprocessing))
     if not rows:
         raise UserError("There are no images to load: give files or uint8 arrays of (height, width, 3).")
     return normalized(np.stack(rows), preprocessing.mean, preprocessing.std)
 
 
-def _as_rgb(image: np.ndarray) -> np.ndarray:
+def _as_rgb(image: Any, upright: bool) -> np.ndarray:
+    if isinstance(image, Image.Image):
+        try:
+            return of_picture(image, upright=upright)
+        except Broken as error:
+            raise UserError(f"An image of Pillow cannot be read: {error}.") from error
+    if not hasattr(image, "__array__"):
+        raise UserError(f"{quoted(image)} is not an image: give files, Pillow's images or uint8 arrays.")
+    array = np.asarray(image)
     try:
-        return to_rgb(image)
+        if not array.size:
+            raise ValueError("no pixels")
+        return to_rgb(array)
     except ValueError as error:
         raise UserError(
-            f"An image of shape {image.shape} and dtype {image.dtype} is not a decoded picture: give uint8 arrays of "
+            f"An image of shape {array.shape} and dtype {array.dtype} is not a decoded picture: give uint8 arrays of "
             "(height, width, 3), with pixels from 0 to 255."
         ) from error
 

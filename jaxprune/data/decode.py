@@ -19,7 +19,10 @@ try:
 except ImportError:
     cv2 = None
 
-EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
+EXTENSIONS: tuple[str, ...] = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif"),
+    *(".ppm", ".pgm", ".pbm", ".pnm", ".tif", ".tiff"),
+)
 # Pillow supports many more, and passes some to other programs, whatever the extension: PostScript to Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "PPM", "TIFF")
 MAX_PIXELS = 2**26  # of a picture to decode, which temporarily takes up to 12 bytes per pixel
@@ -105,21 +108,30 @@ def _decode(data: bytes, upright: bool) -> np.ndarray:
         if bgr is not None:
             return cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB)
     with open_image(data) as image:
-        if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
-            # Pillow would clip them to 0..255: black if they range from 0 to 1, white if they range to 65535.
-            raise Broken(f"pixels of mode {image.mode!r} have no known range: save it with 8 or 16 bits per channel")
-        if image.mode.startswith("I"):
-            # 16-bit grey: Pillow's own conversion would clip it to white.
-            return to_rgb(np.clip(np.asarray(image), 0, 65535).astype(np.uint16))
-        if image.mode == "P" and "transparency" in image.info:
-            image = image.convert("RGBA")
-        if upright:
-            ImageOps.exif_transpose(image, in_place=True)
-        if image.mode != "RGB":
-            image = image.convert("RGB")
-        array = np.asarray(image).view(Decoded)
-        array.picture = image
-        return array
+        return of_picture(image, upright=upright)
+
+
+def of_picture(image: Image.Image, *, upright: bool = True) -> np.ndarray:
+    """Returns Pillow's image as `decode` does its file.
+
+    Raises:
+      Broken: the range of its pixels is not known.
+    """
+    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
+        # Pillow would clip them to 0..255: black if they range from 0 to 1, white if they range to 65535.
+        raise Broken(f"pixels of mode {image.mode!r} have no known range: save it with 8 or 16 bits per channel")
+    if upright:
+        image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):
+        # 16-bit grey: Pillow's own conversion would clip it to white.
+        return to_rgb(np.clip(np.asarray(image), 0, 65535).astype(np.uint16))
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    if image.mode != "RGB":
+        image = image.convert("RGB")
+    array = np.asarray(image).view(Decoded)
+    array.picture = image
+    return array
 
 
 def _check_scans(data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +17,7 @@ from jaxprune.files import listing
 
 _log = logging.getLogger(__name__)
 
+UNREAD = (".heic", ".heif", ".avif", ".jp2", ".jxl")  # of pictures, which are not read
 SPLITS = ("train", "test", "val", "valid", "validation")
 _NAMES_SHOWN = 8
 
@@ -117,7 +119,7 @@ class ImageFolder:
         if labels and any(_is_one(entry.name, extensions) for entry in listing(self.root)):
             return (
                 f"{folder} holds {files} but no class directories with {files}. Put every class into its own "
-                "directory, or set labels=False to read them without classes."
+                "directory; or set labels=False for commands that need no classes, such as pre-training."
             )
         extensions = decode.EXTENSIONS if self.num_frames else video.EXTENSIONS
         if next(image_files(self.root, (), extensions), None) is not None:
@@ -211,6 +213,7 @@ def image_files(
       closed: directories that are not entered.
       extensions: extensions of the files, if not pictures.
     """
+    unread: Counter[str] = Counter()
     above = (path for place in (directory.absolute(), directory.resolve()) for path in (place, *place.parents))
     entered = {_identity(path) for path in (*above, *closed)}
     for parent, directories, files in os.walk(directory, onerror=_refuse, followlinks=True):
@@ -220,7 +223,11 @@ def image_files(
             if identity not in entered:
                 entered.add(identity)
                 directories.append(name)
+        unread.update(Path(file).suffix.lower() for file in files if _is_one(file, UNREAD))
         yield from (os.path.join(parent, f) for f in sorted(files) if _visible(f) and _is_one(f, extensions))
+    if unread and extensions == decode.EXTENSIONS:
+        kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(unread.items()))
+        _log.warning("%s: pictures in formats that are not read are left out (%s): save as JPEG.", directory, kinds)
 
 
 def _refuse(error: OSError) -> None:

@@ -21,7 +21,7 @@ from jaxprune.data import decode, listed_sets
 from jaxprune.data.broken_examples import Unreadable, note_broken, read_or_next
 from jaxprune.data.folder import ImageFolder, open_split, split_names
 from jaxprune.errors import UserError, shortened
-from jaxprune.files import listing, read_bytes
+from jaxprune.files import listing, make_directory, read_bytes, writing
 
 VERSION = "1.0.0"
 _LABEL, _LABELS = "label", "labels"  # features of one class, and of several
@@ -69,9 +69,9 @@ def prepare(
         )
     if not source.exists():
         raise UserError(f"Input {str(source)!r} does not exist.")
-    output.mkdir(parents=True, exist_ok=True)
+    make_directory(output)
     # Next to the target, so that the finished data set is moved into place atomically.
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=output) as work:
+    with writing(output), tempfile.TemporaryDirectory(prefix=f".{name}-", dir=output) as work:
         root = source if source.is_dir() else extract(source, Path(work) / "input")
         prepared = _write(_data_root(root), name, Path(work), source)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -235,6 +235,10 @@ def _write(root: Path, name: str, work: Path, source: Path) -> Prepared:
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             builder.download_and_prepare()
+    except RuntimeError as error:
+        if isinstance(cause := error.__cause__ or error.__context__, OSError):
+            raise cause from error  # the disk is full, for example
+        raise
     finally:
         tfds.enable_progress_bar()
     counts = {split: builder.info.splits[split].num_examples for split in folders}

@@ -7,6 +7,7 @@ at strength 9 of 10 plus normal noise with standard deviation 0.5.
 import dataclasses
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
@@ -100,12 +101,14 @@ class RandAugment:
     def parse(cls, policy: str) -> "RandAugment":
         """Parses "rand-m9-mstd0.5-inc1": m magnitude, n layers, mstd its deviation, p the probability.
 
+        What is left out is as in timm: m10, n2, mstd0, p0.5.
+
         Raises:
           UserError: the text is not a valid policy.
         """
         names = {"m": "magnitude", "n": "num_layers", "mstd": "magnitude_std", "p": "probability"}
         first, *rest = policy.split("-")
-        settings = {}
+        settings: dict[str, Any] = {"magnitude": 10.0, "magnitude_std": 0.0}
         for word in rest:
             match = re.fullmatch(r"([a-z]+)(\d+(?:\.\d+)?)", word)
             if match and match[1] in names:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax import export
 
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, unknown
 from jaxprune.export.exported_function import Program, as_text, describe, program
 from jaxprune.export.verify import Run, Verified, pixels, write_verified
 from jaxprune.files import as_path, write_atomically
@@ -60,9 +60,10 @@ def stablehlo(
       How well file and network agree.
 
     Raises:
-      UserError: the network cannot be exported, or the file's results differ, in which case it is removed.
+      UserError: the network cannot be exported, a platform is unknown, or the file's results differ, in which case it
+        is removed.
     """
-    path = writable(path)
+    path, platforms = writable(path), checked(platforms)
     network = program(model, inputs)
     described = describe(model, network, class_names, ("jax", "flax"))
     compared = pixels(images, network.shape, model.preprocessing)
@@ -71,6 +72,26 @@ def stablehlo(
     differences = write_verified(path, data, load, network, compared, model.preprocessing)
     write_atomically(path.with_name(path.name + METADATA), as_text(described) + "\n")
     return differences
+
+
+def checked(platforms: Sequence[str]) -> tuple[str, ...]:
+    """Checks the platforms that a file is written for, one of which is that of this machine.
+
+    Raises:
+      UserError: one is unknown, or the file could not be compared with the network here.
+    """
+    platforms = (platforms,) if isinstance(platforms, str) else tuple(platforms)
+    for platform in platforms:
+        if platform not in PLATFORMS:
+            raise unknown("platform", platform, PLATFORMS)
+    backend = jax.default_backend()
+    here = PLATFORMS if backend == "gpu" else (backend,)  # JAX calls CUDA and ROCm so
+    if not set(platforms).intersection(here):
+        raise UserError(
+            f"platforms={platforms} leaves out this machine's, {backend}, on which the file is compared with the "
+            "network: add it."
+        )
+    return platforms
 
 
 def serialized(network: Program, platforms: Sequence[str]) -> bytes:

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from PIL import Image
 
 from jaxprune.data.crop_resize import prepare, read_image
-from jaxprune.data.decode import to_rgb
+from jaxprune.data.decode import of_picture, to_rgb
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 from jaxprune.export.exported_function import Program
@@ -68,6 +69,8 @@ def pixels(
 
 
 def _prepared(image: Any, shape: tuple[int, ...], preprocessing: Preprocessing) -> np.ndarray:
+    if isinstance(image, Image.Image):
+        return prepare(of_picture(image, upright=preprocessing.exif), preprocessing)
     if not isinstance(image, np.ndarray):
         return read_image(image, preprocessing)
     if image.dtype != np.uint8 or image.ndim != len(shape):
@@ -173,8 +176,7 @@ def write_verified(path: Path, data: bytes, load: Callable[[Path], Run], *args: 
     except Exception as error:
         why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         earlier = f" The file that was at {path} before is unchanged." if path.exists() else ""
-        raise UserError(
-            f"{path.name} was removed after a check, because its outputs differ from the network's: {why}.{earlier}"
-        ) from error
+        outcome = "its outputs differ from the network's" if isinstance(error, UserError) else "it could not be run"
+        raise UserError(f"{path.name} was removed after a check, because {outcome}: {why}.{earlier}") from error
     finally:
         staged.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxprune.checkpoints.run import load_card, load_model
 from jaxprune.errors import UserError, shortened
+from jaxprune.files import read_text
 from jaxprune.models.class_names import imagenet1k
 from jaxprune.open.network import open_network
 from jaxprune.open.origin import Origin, Random, Run
@@ -83,7 +84,7 @@ def _names(class_names: str | os.PathLike | Sequence[str]) -> tuple[str, ...]:
     if not class_names:
         return ()
     try:
-        lines = Path(class_names).expanduser().read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_text(Path(class_names).expanduser()).splitlines()
+    except (OSError, ValueError) as error:
         raise UserError(f"The file of class names {class_names} cannot be read: {shortened(error)}.") from error
     return tuple(line.strip() for line in lines if line.strip())

@@ -248,7 +248,7 @@ def test_the_commands_end_in_one_line(monkeypatch, capsys, tmp_path):
     config = main.load_config(CONFIG)
     for text, words in (("v5e:2x4", "jaxprune[tpu-compile]"), ("v4:2x4", "Unknown chip"), ("h100", "[cuda-compile]")):
         with pytest.raises(SystemExit) as end:
-            main._compile_for(text, config, Path(tmp_path), named=True)
+            main._compile_for(text, config, Path(tmp_path))
         assert end.value.code == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("error: ") and words in line

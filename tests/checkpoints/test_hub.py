@@ -9,14 +9,16 @@ import sys
 import threading
 import types
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from jaxprune import models
+from jaxprune import checkpoints, dense, mim, models
 from jaxprune.checkpoints import from_pretrained, load_model, push_to_hub, save_model
 from jaxprune.checkpoints.model_card import model_card
 from jaxprune.checkpoints.run_card import Card
+from jaxprune.dynamic.cascade import Cascade
 from jaxprune.errors import UserError
 from jaxprune.flops import of_model
 from jaxprune.nn.params import variables
@@ -207,6 +209,34 @@ def test_a_page_without_measurements_says_so():
     text = page(models.create("vit", **{**SIZES, "num_classes": 0}, rngs=nnx.Rngs(0)))
     assert "Nothing was measured" in text and "- Speed, accuracy and agreement, on any device" in text
     assert "pipeline_tag: image-feature-extraction" in text and "every token stays" in text
+
+
+SMALL = {"patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2, "rngs": nnx.Rngs(0)}
+FURTHER = {
+    "image-segmentation": lambda: dense.create("linear", encoder="vit", img_size=16, num_classes=3, **SMALL),
+    "image-classification": lambda: Cascade(
+        [models.create("vit", img_size=side, num_classes=3, **SMALL) for side in (8, 16)]
+    ),
+    "": lambda: mim.create("mae", img_size=16, decoder_embed_dim=16, decoder_depth=1, **SMALL),
+}
+
+
+@pytest.mark.parametrize("task", FURTHER)
+def test_the_example_of_a_page_runs(task, monkeypatch):
+    model = FURTHER[task]()
+    text = page(model)
+    assert (f"pipeline_tag: {task}" in text) == bool(task)
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    monkeypatch.setattr(checkpoints, "from_pretrained", lambda repository: model)
+    images = jnp.zeros((2, *model.preprocessing.img_size, 3), jnp.uint8 if "pixels" in code else jnp.float32)
+    exec(code, names := {"images": images, "pixels": images})
+    if task:
+        assert names["logits"].shape[-1] == 3 and 2 in names["logits"].shape
+
+
+def test_a_network_with_the_classes_of_its_name_is_a_classifier():
+    model = models.create("vit_tiny_patch16_224", img_size=32, depth=1, rngs=nnx.Rngs(0))
+    assert "pipeline_tag: image-classification" in page(model)
 
 
 @pytest.mark.parametrize(

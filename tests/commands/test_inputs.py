@@ -2,6 +2,7 @@
 
 import json
 import types
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -73,6 +74,76 @@ def test_networks_on_smaller_images_read_the_originals(tmp_path):
     )
     np.testing.assert_array_equal(ours, own)
     assert np.abs(ours - resized).max() > 1e-3
+
+
+def recorded(folder, **data):
+    config = finetune.defaults()
+    config.data.update(**data)
+    (folder / "config.json").write_text(json.dumps({"config": config.to_dict()}))
+    return inputs.preprocessing(config)
+
+
+def test_a_setting_of_the_data_changes_that_of_the_run(tmp_path):
+    record = recorded(tmp_path, source="folder", path=str(tmp_path), held_out=0.3, eval_split="val")
+    same = inputs.with_data_of(tmp_path, record, evaluate.defaults()).data
+    assert (same.source, same.path, same.held_out, same.eval_split) == ("folder", str(tmp_path), 0.3, "val")
+    asked = evaluate.defaults()
+    asked.data.update(path="elsewhere", num_crops=3)
+    changed = inputs.with_data_of(tmp_path, record, asked).data
+    assert (changed.path, changed.num_crops, changed.held_out, changed.eval_split) == ("elsewhere", 3, 0.3, "val")
+    asked.data.source = "scenes"
+    assert inputs.with_data_of(tmp_path, record, asked).data.eval_split == "test"
+
+
+def test_a_setting_of_the_data_without_an_effect_is_refused(tmp_path):
+    record = recorded(tmp_path, source="scenes", img_size=32)
+    asked = evaluate.defaults()
+    asked.data.path = "photographs"
+    with pytest.raises(UserError, match=r"data\.path='photographs' has no effect, .* --config\.data\.source=folder"):
+        inputs.with_data_of(tmp_path, record, asked)
+    for name, value in {"crop_pct": 0.3, "img_size": 48, "exif": False, "mean": (0.1, 0.2, 0.3)}.items():
+        asked = evaluate.defaults()
+        asked.data[name] = value
+        with pytest.raises(UserError, match=rf"config\.data\.{name}=.* has no effect, because images are prepared"):
+            inputs.with_data_of(tmp_path, record, asked)
+    asked = evaluate.defaults()
+    asked.data.update(img_size=32, num_eval=7)
+    assert inputs.with_data_of(tmp_path, record, asked).data.num_eval == 7
+
+
+@pytest.mark.parametrize(
+    ("names", "known", "problem"),
+    [
+        (("bird", "cat", "dog"), ("cat", "dog", "fox"), r"'cat' is class 1 of the data and 0 of the network"),
+        (("dog", "cat", "fox"), ("cat", "dog", "fox"), r"in another order: class 0 is 'dog' and 'cat' there"),
+        (("cat", "dog", "owl"), ("cat", "dog", "fox"), None),
+        (("n01", "n02", "n03"), ("cat", "dog", "fox"), None),
+        (("1", "2", "3"), ("0", "1", "2"), None),  # numbers name nothing
+        (("crane", "ox", "crane"), ("crane", "fox", "crane"), None),  # as in ImageNet, a name of two classes
+    ],
+)
+def test_a_class_that_both_know_has_one_number(names, known, problem):
+    examples = SimpleNamespace(num_classes=3, class_names=names)
+    if problem is None:
+        inputs.require_classes(examples, 3, "runs/x", known)
+    else:
+        with pytest.raises(UserError, match=problem):
+            inputs.require_classes(examples, 3, "runs/x", known)
+
+
+@pytest.mark.parametrize("task", ["finetune", "linear_probe"])
+@pytest.mark.parametrize(("labels", "classes"), [(False, "no classes"), (True, "one class")])
+def test_a_classifier_needs_two_classes(task, labels, classes, tmp_path, monkeypatch):
+    (tmp_path / "images" / "ant").mkdir(parents=True)
+    for number in range(10):
+        Image.fromarray(np.full((32, 32, 3), number, np.uint8)).save(tmp_path / "images" / "ant" / f"{number}.png")
+    config = commands.settings_of(task).defaults(batch_size=2)
+    config.model.update(name="vit_tiny_patch16_224", img_size=32)
+    config.data.update(source="folder", path=str(tmp_path / "images"), img_size=32, labels=labels)
+    if task == "linear_probe":
+        config.model.weights = str(tmp_path / "images" / "ant" / "0.png")  # not yet read
+    with pytest.raises(UserError, match=rf"have {classes}, and a classifier learns to tell two or more apart"):
+        commands.find(task)(config, tmp_path / "run")
 
 
 def test_a_convolutional_ranker_sees_images_as_they_are(tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from pictures import picture
@@ -143,6 +144,13 @@ def test_what_is_no_list_of_images_is_refused(tmp_path):
     expected = load_images([picture], record)
     np.testing.assert_array_equal(load_images([Image.fromarray(picture)], record), expected)
     np.testing.assert_array_equal(load_images(picture[None], record), expected)
+    for wrong in (np.zeros((0, 20, 3), np.uint8), np.zeros((20, 24, 2), np.uint8)):
+        with pytest.raises(UserError, match="is not a decoded picture"):
+            load_images([wrong], record)
+    with pytest.raises(UserError, match="7 is not an image: give files, Pillow's images or uint8 arrays"):
+        load_images([7], record)
+    with pytest.raises(UserError, match="An image of Pillow cannot be read: pixels of mode 'F' have no known range"):
+        load_images([Image.fromarray(picture[..., 0] / np.float32(255))], record)
     # Lists are the same record as tuples.
     same = Preprocessing([16, 16], mean=list(record.mean), std=list(record.std))
     assert same == record and hash(same) == hash(record)
@@ -215,3 +223,24 @@ def test_read_image(tmp_path):
     for name in ("b.png", "c.png"):
         with pytest.raises(UserError, match=rf"{name}' cannot be read"):
             read_image(tmp_path / name, Preprocessing((16, 16)))
+
+
+def test_an_image_of_pillow_is_read_as_its_file(tmp_path):
+    record = Preprocessing((16, 16))
+    grey = Image.fromarray(np.linspace(0, 65535, 400).reshape(20, 20).astype(np.uint16))
+    clear = Image.fromarray(np.arange(400, dtype=np.uint8).reshape(20, 20) // 2, "P")
+    clear.putpalette([value for k in range(256) for value in (k, 255 - k, k // 2)])
+    clear.info["transparency"] = bytes(range(256))
+    for image in (grey, clear, Image.fromarray(np.full((20, 20, 4), 90, np.uint8))):
+        image.save(tmp_path / "image.png")
+        np.testing.assert_array_equal(load_images([image], record), load_images([tmp_path / "image.png"], record))
+    pixels = np.full((20, 20, 3), 90, np.uint8)
+    np.testing.assert_array_equal(load_images([jnp.asarray(pixels)], record), load_images([pixels], record))
+
+
+def test_a_grey_photograph_of_16_bits_is_turned_too():
+    image = Image.fromarray(np.arange(600, dtype=np.uint16).reshape(20, 30) << 6)
+    tags = image.getexif()
+    tags[0x0112] = 6
+    data = encoded(image, format="PNG", exif=tags)
+    assert decode.decode(data).shape == (30, 20, 3) and decode.decode(data, upright=False).shape == (20, 30, 3)

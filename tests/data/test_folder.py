@@ -36,6 +36,14 @@ def test_what_lies_around_is_passed_over(folder):
     assert source.class_names == ("ant", "bee", "cow") and len(source) == 13
 
 
+def test_pictures_are_found_by_every_extension_of_their_formats_and_others_are_named(folder, caplog):
+    data = (folder / "ant" / "000.png").read_bytes()
+    for suffix in ("jfif", "jpe", "pgm", "PNM", "heic", "AVIF"):
+        (folder / "ant" / f"more.{suffix}").write_bytes(data)
+    assert len(ImageFolder(folder)) == 12 + 4
+    assert "in formats that are not read are left out (1 .avif, 1 .heic): save as JPEG" in caplog.text
+
+
 def test_without_labels_any_heap_will_do(folder):
     picture(9).save(folder / "loose.bmp")
     source = ImageFolder(folder, labels=False)

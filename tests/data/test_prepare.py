@@ -1,7 +1,9 @@
 """Folders and archives of class directories become TFDS data sets, without TensorFlow."""
 
+import errno
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -95,7 +97,7 @@ def test_an_overwrite_that_cannot_move_leaves_the_old_set(folder, tmp_path, monk
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", refusing)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(UserError, match=r"out cannot be written \(No space left"):
         prepare(folder, tmp_path / "out", name="x", overwrite=True)
     assert len(Tfds(str(done.path))) == 12
 
@@ -183,6 +185,23 @@ def test_a_split_with_only_broken_pictures_is_refused(folder, tmp_path):
     for path in folder.rglob("*.png"):
         path.write_text("x")
     with pytest.raises(UserError, match="None of the 12 images"):
+        prepare(folder, tmp_path / "out")
+
+
+def test_where_nothing_can_be_written_is_one_line(folder, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("x")
+    for output in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(UserError, match=rf"{re.escape(str(output))} cannot be written"):
+            prepare(folder, output)
+
+    def full(*args, **options):
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            raise RuntimeError("Failed to finalize writing of split") from error
+
+    monkeypatch.setattr(tfds.core.GeneratorBasedBuilder, "download_and_prepare", full)
+    with pytest.raises(UserError, match=r"out cannot be written \(No space left on device\)"):
         prepare(folder, tmp_path / "out")
 
 

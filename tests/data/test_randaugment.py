@@ -43,7 +43,8 @@ def test_every_operation_keeps_the_shape_and_stronger_is_further_away(image, nam
 
 def test_a_policy_is_read_as_timm_writes_it():
     assert RandAugment.parse("rand-m9-mstd0.5-inc1") == RandAugment(2, 9.0, 0.5, 0.5)
-    assert RandAugment.parse("rand-m7-n3-p0.9") == RandAugment(3, 7.0, 0.5, 0.9)
+    assert RandAugment.parse("rand-m7-n3-p0.9") == RandAugment(3, 7.0, 0.0, 0.9)
+    assert RandAugment.parse("rand") == RandAugment(2, 10.0, 0.0, 0.5)
     for bad in ("augmix-m3", "rand-m9-inc0", "rand-w1", "rand-m"):
         with pytest.raises(UserError, match=f"'{bad}' is not a RandAugment policy"):
             RandAugment.parse(bad)

@@ -26,7 +26,7 @@ NAMES = ("cat", "dog", "eel")
 
 
 def write(model, path, **options):
-    return export.stablehlo(model, path, platforms=("cpu",), **options)
+    return export.stablehlo(model, path, **{"platforms": ("cpu",), **options})
 
 
 def network(model):
@@ -180,6 +180,9 @@ def test_bad_requests_are_refused(tmp_path):
         ({"class_names": ("one",)}, "1 class names for a network with 3 classes"),
         ({"images": []}, "no images for the comparison"),
         ({"images": [np.zeros((16, 16, 3))]}, "give files, or uint8"),
+        ({"platforms": ("gpu",)}, "Unknown platform 'gpu'"),
+        ({"platforms": ("cuda", "tpu")}, "leaves out this machine's, cpu, on which the file is compared"),
+        ({"platforms": ()}, "leaves out this machine's"),
     ):
         with pytest.raises(UserError, match=message):
             write(model, tmp_path / "a.stablehlo", **options)

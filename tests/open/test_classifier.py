@@ -282,3 +282,15 @@ def test_a_network_of_stages_keeps_the_norm_of_its_head(name, kind, tmp_path):
         if not name.startswith("head.fc."):
             np.testing.assert_array_equal(variable[...], wanted[name][...])
     assert other.head.fc.kernel.shape[1] == 4
+
+
+def test_names_of_another_number_of_classes_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"2 class_names are given, and the network has 3 classes: name all"):
+        checkpoints.save_model(classifier(), tmp_path / "vit.safetensors", class_names=NAMES[:2])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_names_may_begin_with_the_mark_of_an_editor(tmp_path):
+    checkpoints.save_model(classifier(), tmp_path / "vit.safetensors")
+    (tmp_path / "names.txt").write_text("\ufeffant\nbee\ncow\n", encoding="utf-8")
+    assert open_classifier(tmp_path / "vit.safetensors", class_names=tmp_path / "names.txt").class_names == NAMES

@@ -9,7 +9,9 @@ import pytest
 from written_pages import read_page
 
 from jaxprune import main
+from jaxprune.commands.export.claim import claim
 from jaxprune.commands.shared import networks
+from jaxprune.errors import UserError
 from jaxprune.export.verify import Verified
 
 # The packages of the commands have functions of the same name.
@@ -71,3 +73,14 @@ def test_published_files_of_a_thousand_classes_have_their_names():
         "weights=vit.safetensors,name=vit_small_patch16_224", SimpleNamespace(num_classes=1000)
     )
     assert len(names) == 1000 and networks.class_names("weights=a,name=b", SimpleNamespace(num_classes=3)) == ()
+
+
+def test_the_files_of_two_networks_are_kept_apart(tmp_path):
+    claim(tmp_path / "out", "runs/a", "dense")
+    claim(tmp_path / "out", "runs/a", "dense")
+    for network, plan in (("runs/b", "dense"), ("runs/a", "topk@1:keep_rate=0.5")):
+        with pytest.raises(UserError, match=r"out holds the files of runs/a \(dense\), .* give another --workdir"):
+            claim(tmp_path / "out", network, plan)
+    (tmp_path / "out" / "exported.json").write_text("{")
+    with pytest.raises(UserError, match=r"exported\.json cannot be read .*: delete it, or give another --workdir"):
+        claim(tmp_path / "out", "runs/a", "dense")

@@ -98,6 +98,18 @@ def test_drawings_are_spread_over_the_folder(tmp_path, opened, paths):
     assert draw(0) == [] and len(draw(50)) == 11
 
 
+def test_names_of_any_length_and_rates_that_are_close_are_kept_apart(tmp_path, opened, paths):
+    name = "/".join(letter * 90 for letter in "abcd") + "ö/owl.png"
+    write_part(tmp_path / "scores.npz", Part((name,), ("",), dict.fromkeys(SCORES, RISING[None])), GRID)
+    pictures = Pictures((name,), lambda index: np.zeros((16, 32, 3), np.uint8))
+    page.draw(tmp_path / "drawn", pictures, opened, [tmp_path / "scores.npz"], (), limit=1)
+    (drawing,) = (tmp_path / "drawn").iterdir()
+    assert drawing.name.startswith("000000_") and drawing.name.endswith("d_ö_owl.png".replace("_ö", "ö"))
+    assert list(page.agreement(paths, opened, (0.5, 0.502, 0.125)).flat()[0]) == [
+        "scorer", "at 50%", "at 50.2%", "at 12.5%",
+    ]  # fmt: skip
+
+
 def test_the_page_says_that_not_all_are_drawn(part_of, opened, paths, drawn):
     shares = page.agreement(paths, opened, (0.5,))
     fill = lambda total: lambda section: page.describe(section, opened, drawn[1], shares, {}, 0.5, "", total)

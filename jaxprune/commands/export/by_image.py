@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from jaxprune import export
+from jaxprune.commands.export.claim import claim
 from jaxprune.commands.export.comparison import comparison_images
 from jaxprune.commands.shared import networks, reporting
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.export.as_cascade import INDEX
+from jaxprune.reduction import DENSE
 from jaxprune.report.table import as_text
 
 
@@ -25,10 +27,10 @@ def export_segments(config: Config, workdir: Path) -> dict[str, Any]:
             f"{origin} holds a network that spends by image, whose files read pixels: leave --config.inputs out."
         )
     names = networks.class_names(origin, model)
+    claim(workdir, str(origin), DENSE)
     rows: list[dict[str, Any]] = []
     for format in config.formats:
         folder = workdir / format
-        workdir.mkdir(parents=True, exist_ok=True)
         options = {"class_names": names, "images": comparison_images(config, model)}
         if config.batch_size:
             options["batch_size"] = config.batch_size

@@ -7,14 +7,14 @@ from typing import Any
 from flax import nnx
 
 from jaxprune.commands.export import by_image
+from jaxprune.commands.export.claim import claim
 from jaxprune.commands.export.comparison import comparison_images
 from jaxprune.commands.export.settings import FORMATS
 from jaxprune.commands.shared import networks, reporting
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.export.exported_function import INPUTS
-from jaxprune.files import make_directory
-from jaxprune.reduction import apply
+from jaxprune.reduction import DENSE, apply
 from jaxprune.report.table import as_text
 
 UNNAMED = "The files hold no class names: whoever serves them sees classes as numbers."
@@ -32,13 +32,14 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     model, origin = _network(config), str(networks.origin(config))
     names = networks.class_names(origin, model)
     options = {"inputs": config.inputs, "class_names": names, "images": comparison_images(config, model)}
-    make_directory(workdir)
+    plan = getattr(model, "plan", None)
+    about_plan = DENSE if plan is None else plan.text
+    claim(workdir, origin, about_plan)
     unnamed = bool(getattr(model, "num_classes", 1)) and not names
     rows = [_write(name, workdir, model, options) for name in config.formats]
-    plan = getattr(model, "plan", None)
     with reporting.report_section(workdir, origin, "Export", f"export-{Path(origin).name}") as section:
         section.text(
-            f"{origin}, {'dense' if plan is None else plan.text}, as files that read {INPUTS[config.inputs][1]}. Each "
+            f"{origin}, {about_plan}, as files that read {INPUTS[config.inputs][1]}. Each "
             "was read again and compared with the network: `difference` is the largest of any logit, relative to the "
             "largest logit; `ties` counts the images where the network's own choice of rows is a tie."
         )

@@ -22,7 +22,7 @@ LEAST = 0.5  # score of the detections that are drawn
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Finds the objects of `config.image`, resized to fit the network of `config.run`."""
     model, names, origin = networks.with_head(config)
-    image = picture.read(config)
+    image = picture.read(config, model.preprocessing)
     model = networks.under_plan(config, model)
     results = found(model, image)
     classes, colours = [result["category_id"] for result in results], palette(len(names))

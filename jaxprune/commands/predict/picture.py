@@ -1,23 +1,36 @@
 """The picture of a prediction: read from a file, and drawn."""
 
+import json
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxprune.commands.shared import networks
 from jaxprune.config import Config
 from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.folder import read_example
+from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
+from jaxprune.preprocessing import Preprocessing
 from jaxprune.train.writer import Writer
 
+_LONGEST = 60  # letters of a picture's name in those of its files
 
-def read(config: Config) -> np.ndarray:
-    """Returns `config.image` as it is stored, uint8 (h, w, 3).
+
+def read(config: Config, preprocessing: Preprocessing) -> np.ndarray:
+    """Returns `config.image` as it is stored, uint8 (h, w, 3); or a built-in scene.
+
+    Args:
+      preprocessing: the network's, of whose size a scene is.
 
     Raises:
       UserError: it cannot be read.
     """
+    if config.image == "scenes":
+        size = preprocessing.img_size
+        return Scenes(split="test", num_examples=1, image_size=size, seed=config.seed)[0]["image"]
     try:
         return np.array(read_example(str(Path(config.image).expanduser()), upright=False))
     except Unreadable as error:
@@ -38,8 +51,10 @@ def _no_draws(stream: int) -> Any:
 
 
 def slug(config: Config) -> str:
-    """The name of the prediction's section and files."""
-    return f"predict-{Path(config.image).stem}"
+    """The name of the prediction's section and files: another one for another picture, network or plan."""
+    path = Path(config.image).expanduser()
+    about = [str(path.resolve()), str(networks.origin(config)), config.plan, config.model.name]
+    return f"predict-{path.stem[:_LONGEST]}-{zlib.crc32(json.dumps(about).encode()):08x}"
 
 
 def write(config: Config, workdir: Path, image: Any) -> Path:

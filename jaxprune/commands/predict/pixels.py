@@ -20,8 +20,8 @@ from jaxprune.report.pictures.label_map import legend, overlay, palette
 
 def run(config: Config, workdir: Path) -> dict[str, Any]:
     """Segments `config.image` by the network of `config.run`, as that run tests: windows, mirrors, scales."""
-    _, names, origin = opened = networks.with_head(config)
-    image, classes = picture.read(config), classes_of(config, opened)
+    model, names, origin = opened = networks.with_head(config)
+    image, classes = picture.read(config, model.preprocessing), classes_of(config, opened)
     shares = np.bincount(classes.reshape(-1), minlength=len(names)) / classes.size
     order, colours = np.argsort(-shares, kind="stable"), palette(len(names))
     present = [int(k) for k in order if shares[k]]
@@ -44,7 +44,7 @@ def classes_of(config: Config, opened: Classifier | None = None) -> np.ndarray:
     """
     network, names, _ = opened or networks.with_head(config)
     model = networks.under_plan(config, network)
-    return _classes(time_of_run(config.run, model), model, picture.read(config), len(names))
+    return _classes(time_of_run(config.run, model), model, picture.read(config, model.preprocessing), len(names))
 
 
 def _classes(time: TestTime, model: Any, image: np.ndarray, num_classes: int) -> np.ndarray:

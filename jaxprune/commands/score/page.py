@@ -12,7 +12,7 @@ from PIL import Image
 
 from jaxprune.data.pictures import Pictures
 from jaxprune.evaluate.score_files import read_part
-from jaxprune.files import make_directory
+from jaxprune.files import make_directory, writing
 from jaxprune.open import ScorerSet
 from jaxprune.report import Section
 from jaxprune.report.keep_slider import Scored, keep_slider
@@ -23,6 +23,8 @@ from jaxprune.report.pictures.text import label
 from jaxprune.report.pictures.token_groups import token_groups
 from jaxprune.report.scorer_names import about_images
 from jaxprune.report.table import Table, column
+
+_LONGEST = 150  # bytes of a picture's name in that of its drawing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +70,7 @@ def agreement(paths: Sequence[Path], opened: ScorerSet, keep_rates: Sequence[flo
                 ids = kept(opened, text, values[readable], rate)
                 common = [len(np.intersect1d(a, b)) / len(b) for a, b in zip(reference, ids, strict=True)]
                 shares.setdefault((text, rate), []).extend(common)
-    mean = lambda text: {f"at {rate:.0%}": float(np.mean(shares[text, rate])) for rate in keep_rates}
+    mean = lambda text: {f"at {100 * rate:.4g}%": float(np.mean(shares[text, rate])) for rate in keep_rates}
     return Table(SharedPatches(text, mean(text)) for text in opened.scorers)
 
 
@@ -100,10 +102,17 @@ def draw(
             if index not in spread:
                 continue
             scored = Scored(name, pictures.read(index), {text: values[row] for text, values in part.scores.items()})
-            file = re.sub(r"[^\w.-]+", "_", str(Path(name).with_suffix("")))
-            Image.fromarray(drawing(scored, opened, keep_rates)).save(folder / f"{index:06d}_{file}.png")
+            drawn = folder / f"{index:06d}_{_file_name(name)}.png"
+            with writing(drawn):
+                Image.fromarray(drawing(scored, opened, keep_rates)).save(drawn)
             examples.append(scored)
     return examples
+
+
+def _file_name(name: str) -> str:
+    """The name of a picture in that of its drawing; of a long one the end, which tells pictures apart."""
+    letters = re.sub(r"[^\w.-]+", "_", str(Path(name).with_suffix("")))
+    return letters.encode()[-_LONGEST:].decode(errors="ignore")
 
 
 def drawing(scored: Scored, opened: ScorerSet, keep_rates: Sequence[float]) -> np.ndarray:

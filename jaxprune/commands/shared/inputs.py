@@ -18,7 +18,7 @@ from jaxprune.data.broken_examples import read_or_next
 from jaxprune.data.held_out import is_split_here
 from jaxprune.data.sample import Sample
 from jaxprune.data.transform import Transform, WithSmallerImages
-from jaxprune.errors import UserError, shortened
+from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.files import read_text
 from jaxprune.nn.images import normalize
 from jaxprune.nn.patch_embed import pair
@@ -33,6 +33,7 @@ _OPTIONS = {
 }
 
 
+_OF_CLIPS = {"num_frames", "frame_stride"}  # ignored where the network's record has them
 _WITHOUT_LABELS = ("pretrain", "train_ranker")  # tasks that train without labels
 _LOOKED_AT = 512  # training images, at most, on which losses are measured where none is held out
 
@@ -188,25 +189,57 @@ def no_images(origin: str | Path, config: Config) -> str:
 def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> Config:
     """Returns the config with the data settings for a network to inspect.
 
-    The source of the images is that of `config.data`, if set, else that of the network's training. Preprocessing always
-    follows the network's record.
+    The source of the images is that of `config.data`, if set, else that of the network's training, with the settings of
+    `config.data` that differ from their defaults. Preprocessing always follows the network's record.
 
     Args:
       origin: run directory or file of the network.
       record: the network's preprocessing.
 
     Raises:
-      UserError: `config.data` has no source, and a file has none either.
+      UserError: `config.data` has no source, and a file has none either; or a setting of it has no effect.
     """
     if not has_images(origin, config):
         raise UserError(no_images(origin, config))
+    prepared = prepared_as(record)
+    given = _given(config, prepared)
     recorded = {} if config.data.source else recorded_config(origin, group="data")
     # The built-in scenes depend on the seed.
     seed = {"seed": recorded["seed"]} if recorded else {}
-    values = recorded["data"] if recorded else config.data.to_dict()
+    values = {**recorded["data"], **given} if recorded else config.data.to_dict()
+    if recorded and "path" in given and values["source"] == "scenes":
+        raise UserError(
+            f"config.data.path={quoted(given['path'])} has no effect, because {origin} was trained on built-in scenes: "
+            "give --config.data.source=folder as well."
+        )
     # Runs of earlier versions lack newer settings, and did not split folders.
-    settings = {**dataclasses.asdict(groups.Data()), "held_out": 0.0, **values, **prepared_as(record)}
+    settings = {**dataclasses.asdict(groups.Data()), "held_out": 0.0, **values, **prepared}
     return ConfigDict({**config.to_dict(), **seed, "data": settings})
+
+
+def _given(config: Config, prepared: dict[str, Any]) -> dict[str, Any]:
+    """The settings of `config.data` that differ from their defaults, but for those of the preprocessing.
+
+    Args:
+      prepared: those of the network's preprocessing.
+
+    Raises:
+      UserError: others are asked for than the network's.
+    """
+    defaults, plain = dataclasses.asdict(groups.Data(source="")), lambda value: np.ravel(value).tolist()
+    changed = {
+        name: value
+        for name, value in config.data.to_dict().items()
+        if name in defaults and plain(value) != plain(defaults[name])
+    }
+    for name, value in changed.items():
+        sides = pair(value) if name == "img_size" else value
+        if name in prepared.keys() - _OF_CLIPS and plain(sides) != plain(prepared[name]):
+            raise UserError(
+                f"config.data.{name}={quoted(value)} has no effect, because images are prepared as for the network, "
+                f"with {name}={quoted(prepared[name])}: leave it out."
+            )
+    return {name: value for name, value in changed.items() if name not in prepared}
 
 
 def held_out(config: Config, classifier: Classifier) -> Any:
@@ -242,7 +275,8 @@ def require_one_class(examples: Any) -> None:
 def require_classes(examples: Any, num_classes: int, origin: str | Path, class_names: Sequence[str] = ()) -> None:
     """Refuses examples of other classes than those of the network from `origin`.
 
-    Data sets name the same classes in several ways, so other names are taken; the same ones in another order are not.
+    Data sets name the same classes in several ways, so other names are taken; a name that both know at another place is
+    not.
 
     Args:
       num_classes: of the network.
@@ -256,12 +290,34 @@ def require_classes(examples: Any, num_classes: int, origin: str | Path, class_n
             f"The data have {examples.num_classes} classes and {origin} knows {num_classes}: give the data it was "
             "trained on."
         )
-    names = tuple(getattr(examples, "class_names", None) or ())
-    if names != tuple(class_names) and sorted(names) == sorted(class_names):
-        number = next(number for number, name in enumerate(names) if name != class_names[number])
+    names, known = tuple(getattr(examples, "class_names", None) or ()), tuple(class_names)
+    if names != known and sorted(names) == sorted(known):
+        number = next(number for number, name in enumerate(names) if name != known[number])
         raise UserError(
             f"The data have the classes of {origin} in another order: class {number} is {names[number]!r} and "
-            f"{class_names[number]!r} there. Give them in the same order."
+            f"{known[number]!r} there. Give them in the same order."
+        )
+    if known == tuple(map(str, range(num_classes))):  # numbers of classes whose names are not known
+        return
+    for number, name in enumerate(names):
+        if name in known and not any(ours == theirs == name for ours, theirs in zip(names, known, strict=True)):
+            raise UserError(
+                f"The data have other classes than {origin}: {name!r} is class {number} of the data and "
+                f"{known.index(name)} of the network. Give the data it was trained on."
+            )
+
+
+def require_two_classes(examples: Any) -> None:
+    """Refuses examples that a classifier cannot be trained on.
+
+    Raises:
+      UserError: they have no classes, or a single one.
+    """
+    if examples.num_classes < 2:
+        classes = "one class" if examples.num_classes else "no classes"
+        raise UserError(
+            f"The images of {examples.name} have {classes}, and a classifier learns to tell two or more apart: give a "
+            "folder with a directory of images for each class, and leave config.data.labels as it is."
         )
 
 

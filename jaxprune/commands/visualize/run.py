@@ -26,11 +26,11 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         draw = pixels_or_objects.pixels if networks.segments(config) else pixels_or_objects.objects
         return draw(config, workdir)
     model = open_framework(Run(config.run))
-    settings = inputs.with_data_of(config.run, model.preprocessing, config)
-    settings.batch_size = config.num_images
     if config.image:
         images = loader.read_image(config.image, model.preprocessing)[None]
     else:
+        settings = inputs.with_data_of(config.run, model.preprocessing, config)
+        settings.batch_size = config.num_images
         images = inputs.first_images(settings, inputs.source(settings, "eval"))
     picture = reconstruction.picture(model, model.preprocessing, np.asarray(images))
     writer = Writer(workdir, tensorboard=False)
