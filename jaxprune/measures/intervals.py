@@ -155,13 +155,21 @@ def bootstrap_interval(
       draws: number of draws.
       seed: seed of the draws.
     """
-    indices = np.random.default_rng(seed).integers(0, count, (draws, count))
-    chunks = np.array_split(indices, -(-draws // _TOGETHER) or 1)
-    draw_values = np.concatenate([np.asarray(statistic(chunk)) for chunk in chunks])
-    draw_values = draw_values[np.isfinite(draw_values)]
-    if not len(draw_values):
+    chunks = np.array_split(drawn_with_replacement(count, draws, seed), -(-draws // _TOGETHER) or 1)
+    return percentile_interval(np.concatenate([np.asarray(statistic(chunk)) for chunk in chunks]))
+
+
+def drawn_with_replacement(count: int, draws: int, seed: int) -> Int[np.ndarray, "m n"]:
+    """The indices of `count` values in each draw of a bootstrap."""
+    return np.random.default_rng(seed).integers(0, count, (draws, count))
+
+
+def percentile_interval(draw_values: Float[np.ndarray, "m"]) -> tuple[float, float]:
+    """Returns the 95 % interval of a statistic by its values in the draws of a bootstrap; NaN without a finite one."""
+    finite = draw_values[np.isfinite(draw_values)]
+    if not len(finite):
         return math.nan, math.nan
-    low, high = np.percentile(draw_values, (2.5, 97.5))
+    low, high = np.percentile(finite, (2.5, 97.5))
     return float(low), float(high)
 
 

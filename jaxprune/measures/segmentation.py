@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from jaxprune.measures.intervals import Interval
+from jaxprune.measures.intervals import Interval, drawn_with_replacement, percentile_interval
 from jaxprune.ops.label_maps import IGNORED
 
 DRAWS = 1000  # of the bootstrap
@@ -113,9 +113,7 @@ def intervals(areas: Areas, *, draws: int = DRAWS, seed: int = 0) -> ScoreInterv
     Args:
       draws, seed: of the bootstrap.
     """
-    count = len(areas.right)
-    rows = np.random.default_rng(seed).integers(0, count, (draws, count))
-    times = np.stack([np.bincount(row, minlength=count) for row in rows])
+    times = _times_drawn(len(areas.right), draws, seed)
     of_draws = _of_sums(*(times @ area for area in areas))
     of_set = _of_sums(*(area.sum(0, keepdims=True) for area in areas))
     mean_iou, mean_accuracy, overall = (
@@ -127,9 +125,7 @@ def intervals(areas: Areas, *, draws: int = DRAWS, seed: int = 0) -> ScoreInterv
 
 def paired_intervals(first: Areas, second: Areas, *, draws: int = DRAWS, seed: int = 0) -> Interval:
     """Returns the difference of two mean IoUs of the same images, with its interval over draws of images."""
-    count = len(first.right)
-    rows = np.random.default_rng(seed).integers(0, count, (draws, count))
-    times = np.stack([np.bincount(row, minlength=count) for row in rows])
+    times = _times_drawn(len(first.right), draws, seed)
     of_draws = _of_sums(*(times @ a for a in first))[1] - _of_sums(*(times @ b for b in second))[1]
     of_set = _of_sums(*(a.sum(0)[None] for a in first))[1] - _of_sums(*(b.sum(0)[None] for b in second))[1]
     return _interval(of_set[0], of_draws)
@@ -138,6 +134,11 @@ def paired_intervals(first: Areas, second: Areas, *, draws: int = DRAWS, seed: i
 def image_scores(areas: Areas) -> Float[np.ndarray, "n"]:
     """Returns each image's own mean IoU over the classes that it has or that are predicted in it; NaN without any."""
     return _of_sums(*areas)[1]
+
+
+def _times_drawn(count: int, draws: int, seed: int) -> Int[np.ndarray, "m n"]:
+    """How often each image is in each draw of a bootstrap."""
+    return np.stack([np.bincount(row, minlength=count) for row in drawn_with_replacement(count, draws, seed)])
 
 
 def _of_sums(right: np.ndarray, labelled: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -155,8 +156,5 @@ def _row_means(values: np.ndarray) -> np.ndarray:
 
 
 def _interval(value: float, draw_values: np.ndarray) -> Interval:
-    finite = draw_values[np.isfinite(draw_values)]
-    if not len(finite) or not np.isfinite(value):
-        return Interval(float(value), float("nan"), float("nan"))
-    low, high = np.percentile(finite, (2.5, 97.5))
-    return Interval(float(value), float(low), float(high))
+    low, high = percentile_interval(draw_values) if np.isfinite(value) else (float("nan"), float("nan"))
+    return Interval(float(value), low, high)

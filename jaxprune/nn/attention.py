@@ -274,11 +274,10 @@ class Attention(nnx.Module):
 
     def values(self, x: Float[Array, "b n d"]) -> Float[Array, "b h n e"]:
         """The values of every head, without queries and keys."""
-        b, n, d = x.shape
-        v = self.qkv.part(x, columns=slice(2 * d, None))
+        v = self.qkv.part(x, columns=slice(2 * x.shape[-1], None))
         if self.v_bias is not None:
             v = v + self.v_bias[...].astype(v.dtype)[None, None]
-        return v.reshape(b, n, self.num_heads, d // self.num_heads).swapaxes(1, 2)
+        return split_heads(v, self.num_heads)
 
     def output(self, gathered: Float[Array, "b m d"]) -> Float[Array, "b m d"]:
         """Applies the norm, if any, and the output projection to the concatenated heads."""
@@ -344,6 +343,12 @@ def _in_blocks(
         return weigh(weights, v), (weights * counts).sum(2)
 
     return rows_and_sums(one, q, counts, number, *each_row, axis=2, size=attention_kernels.BLOCK)
+
+
+def split_heads(x: Float[Array, "b n d"], num_heads: int) -> Float[Array, "b h n e"]:
+    """Divides the channels among the heads; `merge_heads` concatenates them again."""
+    b, n, d = x.shape
+    return x.reshape(b, n, num_heads, d // num_heads).swapaxes(1, 2)
 
 
 def merge_heads(out: Float[Array, "b h m e"]) -> Float[Array, "b m d"]:

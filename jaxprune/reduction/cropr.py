@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
 from jaxprune.nn import LayerNorm, Linear
-from jaxprune.nn.attention import attend, key_mask_bias, merge_heads
+from jaxprune.nn.attention import attend, key_mask_bias, merge_heads, split_heads
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.mlp import Mlp
 from jaxprune.reduction.parts.base import LossContext, Reducer, Step
@@ -121,8 +121,8 @@ class Cropr(Reducer):
         x = x if self.attn_norm is None else self.attn_norm(x)
         queries = jnp.broadcast_to(self._queries(x.dtype), (x.shape[0], *self.queries.shape[1:]))
         values = x if self.v is None else self.v(x)
-        gathered = attend(*map(self._split, (queries, self._keys(x), values)), key_mask_bias(None, policy))
-        gathered = merge_heads(gathered)
+        q, k, v = (split_heads(rows, self.num_heads) for rows in (queries, self._keys(x), values))
+        gathered = merge_heads(attend(q, k, v, key_mask_bias(None, policy)))
         gathered = gathered if self.proj is None else self.proj(gathered)
         return gathered if self.mlp is None else gathered + self.mlp(self.mlp_norm(gathered))
 
@@ -132,9 +132,6 @@ class Cropr(Reducer):
 
     def _keys(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         return x if self.k is None else self.k(x)
-
-    def _split(self, x: Float[Array, "b n d"]) -> Float[Array, "b h n e"]:
-        return x.reshape(*x.shape[:2], self.num_heads, -1).swapaxes(1, 2)
 
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxprune.nn import LayerNorm, Linear
-from jaxprune.nn.attention import attention_logits, merge_heads
+from jaxprune.nn.attention import attention_logits, merge_heads, split_heads
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.dropout import apply_dropout
 from jaxprune.nn.linear import xavier_uniform
@@ -26,7 +26,7 @@ class _SelfAttention(nnx.Module):
         self.num_heads, self.dropout = num_heads, dropout
 
     def __call__(self, x: Float[Array, "b m d"], key: PRNGKeyArray | None = None) -> Float[Array, "b m d"]:
-        q, k, v = (_heads(part, self.num_heads) for part in jnp.split(self.qkv(x), 3, axis=-1))
+        q, k, v = (split_heads(part, self.num_heads) for part in jnp.split(self.qkv(x), 3, axis=-1))
         return self.proj(_gather(attention_logits(q, k), v, self.dropout, key))
 
 
@@ -46,16 +46,11 @@ class _CrossAttention(nnx.Module):
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "b m d"], Float[Array, "b m n"]]:
         """Returns the output, and the scaled scores before the softmax, averaged over the heads."""
-        split = lambda x: _heads(x, self.num_heads)
+        split = lambda x: split_heads(x, self.num_heads)
         logits = attention_logits(split(self.q(queries)), split(self.k(tokens)))
         lowest = jnp.finfo(logits.dtype).min
         masked = logits if present is None else jnp.where(present[:, None, None, :], logits, lowest)
         return self.proj(_gather(masked, split(self.v(tokens)), self.dropout, key)), logits.mean(1)
-
-
-def _heads(x: Array, num_heads: int) -> Array:
-    b, n, d = x.shape
-    return x.reshape(b, n, num_heads, d // num_heads).transpose(0, 2, 1, 3)
 
 
 def _gather(logits: Array, values: Array, dropout: float, key: PRNGKeyArray | None) -> Array:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxprune.nn.attention import attention_weights, merge_heads, weigh
+from jaxprune.nn.attention import attention_weights, merge_heads, split_heads, weigh
 from jaxprune.nn.linear import Linear, normal_02
 from jaxprune.nn.mlp import ACTIVATIONS
 from jaxprune.nn.norm import LayerNorm
@@ -30,12 +30,8 @@ class _Attention(nnx.Module):
         keys = self.k_proj(source)
         if self.relative_position_bias is not None:
             keys = keys + self.relative_position_bias[...].astype(keys.dtype)
-        q, k, v = (self._split(rows) for rows in (self.q_proj(x), keys, self.v_proj(source)))
+        q, k, v = (split_heads(rows, self.heads) for rows in (self.q_proj(x), keys, self.v_proj(source)))
         return self.o_proj(merge_heads(weigh(attention_weights(q, k), v)))
-
-    def _split(self, rows: Float[Array, "b n w"]) -> Float[Array, "b h n e"]:
-        b, n, width = rows.shape
-        return rows.reshape(b, n, self.heads, width // self.heads).swapaxes(1, 2)
 
 
 class _Mlp(nnx.Module):

@@ -13,7 +13,7 @@ from jaxprune.mim.parts.masker import Masks, ascending
 from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import fill_grid
 from jaxprune.nn import LayerNorm, Linear, Mlp
-from jaxprune.nn.attention import Attention, attend, merge_heads
+from jaxprune.nn.attention import Attention, attend, merge_heads, split_heads
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.linear import normal_02, xavier_uniform
 from jaxprune.nn.params import Computed
@@ -41,9 +41,9 @@ class CrossAttention(nnx.Module):
         self.proj = Linear(dim, dim, **common)
 
     def __call__(self, x: Float[Array, "b m e"], context: Float[Array, "b n d"]) -> Float[Array, "b m e"]:
-        heads = lambda rows: rows.reshape(*rows.shape[:2], self.num_heads, -1).transpose(0, 2, 1, 3)
-        k, v = jnp.split(self.kv(context), 2, axis=-1)
-        return self.proj(merge_heads(attend(heads(self.q(x)), heads(k), heads(v))))
+        rows = (self.q(x), *jnp.split(self.kv(context), 2, axis=-1))
+        q, k, v = (split_heads(part, self.num_heads) for part in rows)
+        return self.proj(merge_heads(attend(q, k, v)))
 
     def flops(self, queries: int, keys: int) -> int:
         """Multiply-accumulates of one image."""
