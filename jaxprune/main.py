@@ -293,7 +293,7 @@ def main(argv: list[str]) -> None:
 
     log_to_terminal()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may not be UTF-8
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     tensorstore_threads.pass_over()
     config = _CONFIG.value

@@ -36,6 +36,8 @@ _TENSOR_RULES = (
 
 # Sharding an array smaller than this costs more in gathering than it saves in memory (biases, norms, tokens).
 _SMALLEST_FSDP_ARRAY = 2**12
+# So do filters of depthwise convolutions: split by channel, they make XLA gather the maps of the whole batch.
+_LARGEST_FILTER = 128  # numbers a channel
 
 Rules = Sequence[tuple[str, Sequence[str | None]]]
 _described: contextvars.ContextVar[Sequence[Any] | None] = contextvars.ContextVar("devices", default=None)
@@ -176,7 +178,8 @@ def param_shardings(mesh: Mesh, params: Mapping[str, Any], rules: Rules = ()) ->
       params: {dotted name: array, or anything with a shape}.
       rules: (pattern of the dotted name, one axis name or None per dimension); the first match wins. Without a match
         heads and hidden units of blocks are split over the mesh's `tensor` axis, and a parameter over `fsdp` along its
-        largest other divisible dimension; it is replicated over the axes that divide nothing.
+        largest other divisible dimension; it is replicated over the axes that divide nothing. Biases, norms and the
+        filters of depthwise convolutions are replicated.
 
     Raises:
       UserError: a rule matches no parameter, or names an axis that the mesh lacks or that does not divide a shape.
@@ -250,7 +253,8 @@ def _spec(mesh: Mesh, name: str, shape: tuple[int, ...], rules: Rules) -> Partit
         split = next((spec for pattern, spec in _TENSOR_RULES if fnmatchcase(name, pattern)), ())
         for i, axis in enumerate(split):
             axes[i] = axis if axis and shape[i] % mesh.shape[axis] == 0 else None
-    if mesh.shape.get("fsdp", 1) > 1 and math.prod(shape) >= _SMALLEST_FSDP_ARRAY:
+    is_filter = len(shape) > 2 and math.prod(shape[:-1]) < _LARGEST_FILTER
+    if mesh.shape.get("fsdp", 1) > 1 and math.prod(shape) >= _SMALLEST_FSDP_ARRAY and not is_filter:
         divisible = [i for i, size in enumerate(shape) if axes[i] is None and size % mesh.shape["fsdp"] == 0]
         if divisible:
             axes[max(divisible, key=lambda i: shape[i])] = "fsdp"

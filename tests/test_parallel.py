@@ -1,12 +1,15 @@
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
+from support import quick_compile
 
 from jaxprune import parallel
 from jaxprune.errors import UserError
+from jaxprune.ops.depthwise import depthwise_conv2d
 
 PARAMS = {
     "blocks.0.fc.kernel": np.zeros((64, 128)),
@@ -39,6 +42,20 @@ def test_the_first_matching_rule_places_a_parameter():
     assert shardings["blocks.0.fc.kernel"].spec == P(None, "data")
     assert shardings["head.kernel"].spec == P("data")
     assert shardings["blocks.0.fc.bias"].spec == P()
+
+
+@pytest.mark.eight_devices
+def test_a_depthwise_convolution_leaves_its_maps_where_they_are():
+    """Filters that are split by channel would make every device gather the maps of all others."""
+    mesh = parallel.make_mesh({"data": 2, "fsdp": 4})
+    filters = jax.ShapeDtypeStruct((7, 7, 512), jnp.float32)
+    (sharding,) = parallel.param_shardings(mesh, {"decoder.agg.kernel": filters}).values()
+    maps = jax.ShapeDtypeStruct((16, 14, 14, 512), jnp.float32, sharding=parallel.batch_sharding(mesh))
+    convolve = lambda kernel, maps: jnp.square(depthwise_conv2d(maps, kernel, implementation="grouped")).sum()
+    step = jax.jit(jax.grad(convolve), out_shardings=sharding, compiler_options=quick_compile())
+    kernel = jax.ShapeDtypeStruct(filters.shape, filters.dtype, sharding=sharding)
+    text = step.lower(kernel, maps).compile().as_text()
+    assert "all-gather" not in text and "all-to-all" not in text and "all-reduce" in text
 
 
 @pytest.mark.parametrize("spec", [("model",), (None, None, "data")])

@@ -85,8 +85,8 @@ def checked(platforms: Sequence[str]) -> tuple[str, ...]:
         if platform not in PLATFORMS:
             raise unknown("platform", platform, PLATFORMS)
     backend = jax.default_backend()
-    here = PLATFORMS if backend == "gpu" else (backend,)  # JAX calls CUDA and ROCm so
-    if not set(platforms).intersection(here):
+    runnable = PLATFORMS[1:3] if backend == "gpu" else (backend,)  # JAX calls CUDA and ROCm so
+    if not set(platforms).intersection(runnable):
         raise UserError(
             f"platforms={platforms} leaves out this machine's, {backend}, on which the file is compared with the "
             "network: add it."

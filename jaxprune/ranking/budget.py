@@ -26,8 +26,8 @@ def fit_memory(
     """
     if memory is None:
         return 1, visible
-    whole = batch if batch % shards else batch // shards  # the parts are equal, on each device where that is possible
-    for parts in (count for count in range(1, whole + 1) if whole % count == 0):
+    divided = batch if batch % shards else batch // shards  # equal parts, on each device where that is possible
+    for parts in (count for count in range(1, divided + 1) if divided % count == 0):
         for chunks in range(1, visible + 1):
             at_once, images = math.ceil(visible / chunks), math.ceil(batch / parts / shards)
             if estimated_bytes(decoder, images, at_once, visible, decoded) <= memory:

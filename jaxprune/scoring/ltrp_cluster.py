@@ -66,6 +66,13 @@ def diverse(
     largest noise. A cluster whose representative was selected by score contributes nothing; of the others, the largest
     contribute theirs. The order among clusters of equal size is arbitrary, as it is in the published code.
 
+    Args:
+      scores: of the patches, larger = matters more.
+      pixels: of the patches, in any order.
+      noise: a random number for each patch.
+      num_keep: number of patches to select.
+      ratio: the fraction of those that are selected by score.
+
     Returns:
       Patch indices: those selected by score, best first, then those from clusters.
     """

@@ -189,7 +189,7 @@ def test_an_honest_row_of_another_device_or_patch_release_holds(cells):
             elsewhere(931, **cells),
             elsewhere(731, 920, **cells),
         ),
-        "no share of 1,000 images": (sealed({**elsewhere(731, **cells), "accuracy": 0.7314}),),
+        "not a share of 1,000 images": (sealed({**elsewhere(731, **cells), "accuracy": 0.7314}),),
         "not the interval": (sealed({**elsewhere(731, **cells), "low": 0.73, "high": 0.732}),),
         "weights is": (elsewhere(731, **cells, weights="f" * 16),),
         "GFLOPs is": (elsewhere(731, **cells, GFLOPs=2.0),),

@@ -99,7 +99,7 @@ def test_a_setting_of_the_data_without_an_effect_is_refused(tmp_path):
     record = recorded(tmp_path, source="scenes", img_size=32)
     asked = evaluate.defaults()
     asked.data.path = "photographs"
-    with pytest.raises(UserError, match=r"data\.path='photographs' has no effect, .* --config\.data\.source=folder"):
+    with pytest.raises(UserError, match=r"data\.path='photographs' has no effect: .* --config\.data\.source=folder"):
         inputs.with_data_of(tmp_path, record, asked)
     for name, value in {"crop_pct": 0.3, "img_size": 48, "exif": False, "mean": (0.1, 0.2, 0.3)}.items():
         asked = evaluate.defaults()

@@ -84,7 +84,7 @@ def _row(name: str, candidate: Contestant, result: Retrieved, right: Mapping[str
     is_full = name == DENSE
     return RetrievalRow(
         plan=name,
-        neighbour_share=share(int(result.neighbour_share.sum()), count),
+        neighbour_share=share(int(result.is_neighbour.sum()), count),
         same=share(int(result.same.sum()), count),
         cosine=float(result.cosines.mean()),
         accuracy=share(int(right[name].sum()), count) if right else None,

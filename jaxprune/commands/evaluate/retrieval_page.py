@@ -91,7 +91,7 @@ def pictures(
       preprocessing: of the images.
     """
     gallery, queries = images
-    missed = np.stack([~result.neighbour_share for result in results.values()])
+    missed = np.stack([~result.is_neighbour for result in results.values()])
     differing = np.flatnonzero(missed.any(0))
     if not len(differing):
         return
@@ -101,7 +101,7 @@ def pictures(
         cells.append(label(framed_picture(sources["eval"], queries.index[query], preprocessing, None), "query"))
         for name, result in results.items():
             row = result.nearest[query]
-            right = None if name == DENSE else result.neighbour_share[query]
+            right = None if name == DENSE else result.is_neighbour[query]
             cells.append(label(framed_picture(sources["train"], gallery.index[row], preprocessing, right), name))
     section.figure(
         tile(cells, 1 + len(results), _GAP, WHITE),

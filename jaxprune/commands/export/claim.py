@@ -19,17 +19,17 @@ def claim(workdir: Path, network: str, plan: str) -> None:
     Raises:
       UserError: the directory holds the files of another network, or of another plan.
     """
-    path, ours = make_directory(workdir) / RECORD, {"network": network, "plan": plan}
+    path, record = make_directory(workdir) / RECORD, {"network": network, "plan": plan}
     if path.is_file():
         try:
-            theirs = json.loads(read_text(path))
-            about = f"{theirs['network']} ({theirs['plan']})"
+            earlier = json.loads(read_text(path))
+            about = f"{earlier['network']} ({earlier['plan']})"
         except (OSError, ValueError, KeyError, TypeError) as error:
             why = shortened(error)
             raise UserError(f"{path} cannot be read ({why}): delete it, or give another --workdir.") from error
-        if theirs != ours:
+        if earlier != record:
             raise UserError(
                 f"{workdir} holds the files of {about}, which those of {network} ({plan}) would replace: give another "
                 "--workdir."
             )
-    write_atomically(path, json.dumps(ours, indent=2) + "\n")
+    write_atomically(path, json.dumps(record, indent=2) + "\n")

@@ -102,9 +102,9 @@ def draw(
             if index not in spread:
                 continue
             scored = Scored(name, pictures.read(index), {text: values[row] for text, values in part.scores.items()})
-            drawn = folder / f"{index:06d}_{_file_name(name)}.png"
-            with writing(drawn):
-                Image.fromarray(drawing(scored, opened, keep_rates)).save(drawn)
+            file = folder / f"{index:06d}_{_file_name(name)}.png"
+            with writing(file):
+                Image.fromarray(drawing(scored, opened, keep_rates)).save(file)
             examples.append(scored)
     return examples
 

@@ -202,22 +202,22 @@ def with_data_of(origin: str | Path, record: Preprocessing, config: Config) -> C
     if not has_images(origin, config):
         raise UserError(no_images(origin, config))
     prepared = prepared_as(record)
-    given = _given(config, prepared)
+    changes = _changes(config, prepared)
     recorded = {} if config.data.source else recorded_config(origin, group="data")
     # The built-in scenes depend on the seed.
     seed = {"seed": recorded["seed"]} if recorded else {}
-    values = {**recorded["data"], **given} if recorded else config.data.to_dict()
-    if recorded and "path" in given and values["source"] == "scenes":
+    values = {**recorded["data"], **changes} if recorded else config.data.to_dict()
+    if recorded and "path" in changes and values["source"] == "scenes":
         raise UserError(
-            f"config.data.path={quoted(given['path'])} has no effect, because {origin} was trained on built-in scenes: "
-            "give --config.data.source=folder as well."
+            f"config.data.path={quoted(changes['path'])} has no effect: {origin} was trained on built-in scenes, so "
+            "give --config.data.source=folder too."
         )
     # Runs of earlier versions lack newer settings, and did not split folders.
     settings = {**dataclasses.asdict(groups.Data()), "held_out": 0.0, **values, **prepared}
     return ConfigDict({**config.to_dict(), **seed, "data": settings})
 
 
-def _given(config: Config, prepared: dict[str, Any]) -> dict[str, Any]:
+def _changes(config: Config, prepared: dict[str, Any]) -> dict[str, Any]:
     """The settings of `config.data` that differ from their defaults, but for those of the preprocessing.
 
     Args:
@@ -290,20 +290,20 @@ def require_classes(examples: Any, num_classes: int, origin: str | Path, class_n
             f"The data have {examples.num_classes} classes and {origin} knows {num_classes}: give the data it was "
             "trained on."
         )
-    names, known = tuple(getattr(examples, "class_names", None) or ()), tuple(class_names)
-    if names != known and sorted(names) == sorted(known):
-        number = next(number for number, name in enumerate(names) if name != known[number])
+    names, network_names = tuple(getattr(examples, "class_names", None) or ()), tuple(class_names)
+    if names != network_names and sorted(names) == sorted(network_names):
+        number = next(number for number, name in enumerate(names) if name != network_names[number])
         raise UserError(
             f"The data have the classes of {origin} in another order: class {number} is {names[number]!r} and "
-            f"{known[number]!r} there. Give them in the same order."
+            f"{network_names[number]!r} there. Give them in the same order."
         )
-    if known == tuple(map(str, range(num_classes))):  # numbers of classes whose names are not known
+    if network_names == tuple(map(str, range(num_classes))):  # numbers of classes whose names are not known
         return
     for number, name in enumerate(names):
-        if name in known and not any(ours == theirs == name for ours, theirs in zip(names, known, strict=True)):
+        if name in network_names and not any(pair == (name, name) for pair in zip(names, network_names, strict=True)):
             raise UserError(
                 f"The data have other classes than {origin}: {name!r} is class {number} of the data and "
-                f"{known.index(name)} of the network. Give the data it was trained on."
+                f"{network_names.index(name)} of the network. Give the data it was trained on."
             )
 
 

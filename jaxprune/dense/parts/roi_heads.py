@@ -48,7 +48,16 @@ def sampled_boxes(
     overlap: float,
     num_classes: int,
 ) -> SampledBoxes:
-    """Draws boxes among the proposals and the objects of one image."""
+    """Draws boxes among the proposals and the objects of one image.
+
+    Args:
+      proposals: boxes, x0, y0, x1, y1; those that are not `proposed` are none.
+      boxes, classes: of the objects; those that are not `valid` are none.
+      keys: a random number for each proposal and object; the smallest are drawn.
+      num: number of boxes to draw.
+      overlap: intersection over union from which a box stands for an object.
+      num_classes: the class of the background.
+    """
     candidates = jnp.concatenate([proposals, boxes])
     matches = match(box_ops.iou(boxes, candidates), valid, low=overlap, high=overlap)
     labels = jnp.where(jnp.concatenate([proposed, valid]), matches.labels, -1)
@@ -68,7 +77,13 @@ def relabelled(
     overlap: float,
     num_classes: int,
 ) -> SampledBoxes:
-    """The same places of one image with other boxes, and with what these stand for; empty boxes are left out."""
+    """The same places of one image with other boxes, and with what these stand for; empty boxes are left out.
+
+    Args:
+      sampled: the places.
+      boxes: their boxes, x0, y0, x1, y1.
+      objects, classes, valid, overlap, num_classes: see `sampled_boxes`.
+    """
     matches = match(box_ops.iou(objects, boxes), valid, low=overlap, high=overlap)
     labels = jnp.where(matches.labels == 1, classes[matches.objects], num_classes)
     return SampledBoxes(sampled.ids, boxes, matches.objects, labels, sampled.valid & box_ops.nonempty(boxes))

@@ -151,7 +151,13 @@ def best_boxes(
     before: int,
     after: int,
 ) -> tuple[Float[Array, "k 4"], Float[Array, "k"], Bool[Array, "k"]]:
-    """The proposals of one image: boxes, logits, and which places are taken."""
+    """The proposals of one image: boxes, logits, and which places are taken.
+
+    Args:
+      logits, offsets, places: of each level's anchors: whether it shows an object, how its box differs, and the anchor.
+      size: (height, width) of the image in pixels.
+      before, after: numbers of proposals of a level before non-maximum suppression, and of all levels after it.
+    """
     boxes, scores, levels = [], [], []
     for level, (values, change, start) in enumerate(zip(logits, offsets, places, strict=True)):
         first = jnp.argsort(-values, stable=True)[:before]
@@ -168,7 +174,13 @@ def suppressed(
     size: Float[Array, "2"],
     num: int,
 ) -> tuple[Float[Array, "k 4"], Float[Array, "k"], Bool[Array, "k"]]:
-    """Boxes clipped to the image, without empty ones and without those that overlap a better one of their level."""
+    """Boxes clipped to the image, without empty ones and without those that overlap a better one of their level.
+
+    Args:
+      boxes, logits, levels: of the proposals.
+      size: (height, width) of the image in pixels.
+      num: number of boxes to keep.
+    """
     valid = jnp.isfinite(boxes).all(-1) & jnp.isfinite(logits)
     boxes = box_ops.clip(jnp.where(valid[:, None], boxes, 0.0), size)
     valid &= box_ops.nonempty(boxes)

@@ -199,12 +199,12 @@ class RandomMasker(Masker):
             raise UserError(
                 f"retained has shape {np.shape(retained)} instead of {masked.shape}: pass True or False for each patch."
             )
-        chosen = (jnp.asarray(retained) > 0) & masked
-        if (count := count_of_each("retained", chosen, self.num_retained)) != self.num_retained:
+        masked_ones = (jnp.asarray(retained) > 0) & masked
+        if (count := count_of_each("retained", masked_ones, self.num_retained)) != self.num_retained:
             raise UserError(
                 f"retained has {count} masked patches per image instead of {self.num_retained}: see throw_ratio."
             )
-        return chosen
+        return masked_ones
 
     def _needs_key(self, first: Any) -> bool:
         """Whether the choice of the retained patches draws random numbers."""
