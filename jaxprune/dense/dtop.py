@@ -155,7 +155,9 @@ class DToP(Segmenter):
             raise UserError("Tokens cannot leave this encoder between its blocks: use a ViT, or another head.")
         if exits not in EXITS:
             raise unknown("exits", exits, EXITS)
-        if list(self.indices) != sorted(set(self.indices)) or self.indices[-1] != depth - 1:
+        if keep_per_class < 0:
+            raise UserError(f"keep_per_class={keep_per_class} is not a number of tokens: use 0 or more.")
+        if list(self.indices) != sorted(set(self.indices)) or self.indices[-1:] != (depth - 1,):
             raise UserError(f"indices {self.indices}: heads are at rising blocks, the last at block {depth - 1}.")
         self.exits, self.keep_per_class = exits, keep_per_class
         self.thresholds = self._of_heads("thresholds", thresholds)

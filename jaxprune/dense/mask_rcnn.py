@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxprune.dense.parts.base import map_features
+from jaxprune.dense.parts.base import map_features, map_grids
 from jaxprune.dense.parts.detector import DetectionLoss, Detections, Detector, Objects, Sampling
 from jaxprune.dense.parts.published_detector import BOX_HEAD, patch_side, rules
 from jaxprune.dense.parts.roi_heads import (
@@ -32,6 +32,7 @@ from jaxprune.ops.instance_masks import Outlines, targets_from_bitmaps, targets_
 from jaxprune.ops.roi_align import pool
 
 OVERLAP = 0.5
+LEVELS = 5
 
 
 class MaskRCNN(Detector):
@@ -60,7 +61,7 @@ class MaskRCNN(Detector):
       with_masks: whether there is a mask head.
 
     Raises:
-      UserError: the patches of the encoder are not square.
+      UserError: the patches of the encoder are not square, there is one patch, or not a size of anchors for each level.
     """
 
     def __init__(
@@ -89,7 +90,13 @@ class MaskRCNN(Detector):
                 "columns: use an encoder with square patches; images may be rectangles."
             )
         super().__init__(encoder, num_classes, (-1,))
-        (width,) = map_features(encoder, self.indices)
+        (width,), (grid,) = map_features(encoder, self.indices), map_grids(encoder, self.indices)
+        if len(anchor_sizes) != LEVELS or min(grid) < 2:
+            raise UserError(
+                f"The detector has {LEVELS} maps, the coarsest a quarter of the encoder's grid, and got "
+                f"{len(anchor_sizes)} anchor_sizes and a grid of {' × '.join(map(str, grid))}: give {LEVELS} sizes, "
+                "and images of at least 2 × 2 patches."
+            )
         common: Any = {"dtype": dtype, "rngs": rngs}
         self.pyramid = SimplePyramid(width, features, **common)
         options: Any = {"before_nms": before_nms, "after_nms": after_nms, "batch": rpn_batch}
@@ -185,6 +192,8 @@ class MaskRCNN(Detector):
     ) -> tuple[Float[Array, ""], DetectionLoss]:
         """See `Detector`."""
         sizes = _sizes(images, sizes)
+        if not objects.boxes.shape[1]:
+            objects = _with_a_place(objects)
         valid = objects.valid & box_ops.nonempty(objects.boxes)
         boxes = jnp.where(valid[..., None], objects.boxes, 0.0).astype(jnp.float32)
         logits, offsets = self.rpn(maps)
@@ -249,6 +258,17 @@ class MaskRCNN(Detector):
         """The features of boxes, from all levels but the last."""
         places = strides(pyramid[:-1], images.shape[1])
         return jax.vmap(lambda maps, boxes: pool(maps, boxes, bins, strides=places))(list(pyramid[:-1]), boxes)
+
+
+def _with_a_place(objects: Objects) -> Objects:
+    """A place without an object for batches that have none: arrays without rows have no best one."""
+    pad = lambda x: jnp.pad(x, ((0, 0), (0, 1), *((0, 0),) * (x.ndim - 2)))
+    masks: Any = objects.masks
+    if isinstance(masks, Outlines):
+        masks = masks._replace(edges=pad(masks.edges), polygons=pad(masks.polygons))
+    elif masks is not None:
+        masks = pad(masks)
+    return Objects(pad(objects.boxes), pad(objects.classes), pad(objects.valid), masks)
 
 
 def _sizes(images: Array, sizes: Any) -> Float[Array, "b 2"]:

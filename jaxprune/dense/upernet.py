@@ -10,7 +10,8 @@ from jaxprune.dense.parts.base import Segmenter, map_features, map_grids
 from jaxprune.dense.parts.fcn_head import FCNHead
 from jaxprune.dense.parts.published import HEAD, NECK
 from jaxprune.dense.parts.uper_head import POOL_SCALES, UPerHead
-from jaxprune.dense.parts.vit_pyramid import ViTPyramid, default_indices
+from jaxprune.dense.parts.vit_pyramid import LEVELS, ViTPyramid, default_indices
+from jaxprune.errors import UserError
 from jaxprune.nn import Host
 from jaxprune.nn.optional_key import split_key
 from jaxprune.nn.tensor_rules import within
@@ -67,6 +68,14 @@ class UPerNet(Segmenter):
         super().__init__(encoder, num_classes, (default_indices(count) if indices is None else indices))
         widths, grids = map_features(encoder, self.indices), map_grids(encoder, self.indices)
         one_scale = len(set(grids)) == 1
+        if one_scale and (len(widths) != LEVELS or min(grids[0]) < 2):
+            raise UserError(
+                f"UPerNet makes a pyramid of {LEVELS} maps of one grid of 2 × 2 or more, and indices {self.indices} "
+                f"are {len(widths)} of {' × '.join(map(str, grids[0]))}: give {LEVELS} indices, or larger images."
+            )
+        if not -len(widths) <= auxiliary_index < len(widths):
+            maps = f"the {len(widths)} maps: use 0 to {len(widths) - 1}"
+            raise UserError(f"auxiliary_index={auxiliary_index} is none of {maps}.")
         self.neck: Any = nnx.data(
             ViTPyramid(widths[0], coarsest=coarsest, dtype=dtype, rngs=rngs) if one_scale else None
         )

@@ -34,7 +34,7 @@ class Cascade(Segmented):
         sees them resized to its own and normalised for it.
 
     Raises:
-      UserError: there is none, they have no classes in common, or one is not cheaper than the next.
+      UserError: there is none, they have no classes in common, or one is dearer than the next.
     """
 
     def __init__(self, networks: Sequence[Any], *, rngs: Any = None):
@@ -46,6 +46,12 @@ class Cascade(Segmented):
                     f"A {type(network).__name__} does not say how its images are prepared: set preprocessing."
                 )
         require_classes([network.num_classes for network in networks])
+        costs = [_gmacs(network) for network in networks]
+        if costs != sorted(costs):
+            raise UserError(
+                f"The networks of a cascade cost {', '.join(f'{cost:.3g}' for cost in costs)} GMACs: put the cheapest "
+                "first."
+            )
         self.networks = nnx.List(networks)
         self.preprocessing, self.num_classes = networks[-1].preprocessing, networks[-1].num_classes
 

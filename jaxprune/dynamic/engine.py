@@ -165,6 +165,10 @@ class Engine:
           UserError: there are none.
         """
         require_images(len(images))
+        if np.ndim(images) != len(self._model.preprocessing.sides) + 2:
+            raise UserError(
+                f"Images of shape {np.shape(images)} are not a batch: give (n, h, w, 3), of a single image image[None]."
+            )
         served = sorted(self.stream([images]), key=lambda answer: answer[0])
         return Served(np.stack([row[1] for row in served]), np.array([row[2] for row in served], np.int32))
 

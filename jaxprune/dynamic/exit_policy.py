@@ -59,10 +59,12 @@ def confidence(logits: Float[np.ndarray, "m n c"], rule: str = "max_softmax") ->
       rule: one of `CONFIDENCES`.
 
     Raises:
-      UserError: there is no such rule.
+      UserError: there is no such rule, or a single class.
     """
     if rule not in CONFIDENCES:
         raise unknown("confidence", rule, CONFIDENCES)
+    if np.shape(logits)[-1] < 2:
+        raise UserError("Logits of a single class leave nothing to be sure of: give those of two or more classes.")
     return CONFIDENCES[rule](np.asarray(logits))
 
 
@@ -197,8 +199,12 @@ def thresholds(
       ratios: q of the family, see `geometric_shares`.
 
     Raises:
-      UserError: even if all images left at the first exit, it would cost more.
+      UserError: even if all images left at the first exit, it would cost more; or there are no images.
     """
+    if not confidence.shape[1] or not np.isfinite(budget):
+        raise UserError(
+            f"budget={budget} for {confidence.shape[1]} images: thresholds need held-out images and a finite budget."
+        )
     if budget < costs[0]:
         raise UserError(
             f"A budget of {budget:.4g} is below the cost of the first exit, {float(costs[0]):.4g}: raise the budget."

@@ -260,7 +260,8 @@ def resnet_latency(
       rate: share of the patches, or of the images of a block, that are computed.
 
     Raises:
-      UserError: the mode is unknown, or there is no granularity for every stage.
+      UserError: the mode is unknown, there is no granularity for every stage, there are more than four, or the rate is
+        no share.
     """
     modes = {"static": _static_block, "spatial": _spatial_block, "layer": _layer_block}
     if mode not in modes:
@@ -268,6 +269,11 @@ def resnet_latency(
     if mode == "spatial" and len(granularity) != len(layers):
         raise UserError(
             f"granularity={tuple(granularity)} has not one entry for each of {len(layers)} stages: add them."
+        )
+    if len(layers) > len(_WIDTHS) or not 0 <= rate <= 1:
+        raise UserError(
+            f"layers={tuple(layers)} and rate={rate}: a ResNet has up to {len(_WIDTHS)} stages, and computes a share "
+            "from 0 to 1."
         )
     predictor, total, inputs = LatencyPredictor(hardware), 0.0, _WIDTHS[0]
     for stage, count in enumerate(layers):

@@ -11,6 +11,7 @@ from jaxprune.dense.dtop import DToP
 from jaxprune.dense.parts.base import map_features, map_grids
 from jaxprune.flops import of_model
 from jaxprune.flops.traced import multiply_accumulates
+from jaxprune.nn import Host
 from jaxprune.nn.block_cost import block_flops, block_tokens
 from jaxprune.ops.tracing import RESAMPLING
 from jaxprune.reduction import installed
@@ -79,10 +80,13 @@ def of_exits(network: DToP, rows: Sequence[int]) -> SegmenterFlops:
     encoder, prefix = network.encoder, network.encoder.num_prefix_tokens
     counted = of_model(encoder)
     cost = counted.patch_embed + counted.reducers + counted.between + sum(counted.blocks[: network.indices[0] + 1])
+    fused, last = _num_fused(encoder), encoder.sites()[-1].layer
     for stage, count in enumerate(rows):
-        if stage:
-            tokens = block_tokens(None, prefix + count, prefix + count)
-            cost += sum(block_flops(encoder.block_cost(site), tokens) for site in network.sites_of(stage))
+        for site in network.sites_of(stage) if stage else ():
+            # What waits at the side comes back before the last block.
+            waiting = fused if stage == len(rows) - 1 and site.layer < last else 0
+            tokens = block_tokens(None, prefix + count - waiting, prefix + count - waiting)
+            cost += block_flops(encoder.block_cost(site), tokens)
     return SegmenterFlops(cost, sum(head.flops(count) for head, count in zip(network.heads, rows, strict=True)))
 
 
@@ -91,4 +95,9 @@ def _rows(network: DToP) -> list[int]:
     rows = [of_model(network.encoder).tokens[network.indices[0]] - network.encoder.num_prefix_tokens]
     for stage in range(len(network.heads) - 1):
         rows.append(min(rows[-1], network.num_keep(stage)) if network.exits == "scores" else rows[-1])
-    return rows
+    return [*rows[:-1], rows[-1] + _num_fused(network.encoder)] if len(rows) > 1 else rows
+
+
+def _num_fused(encoder: Host) -> int:
+    """The rows that the steps of a plan set aside until the last block."""
+    return sum(reducer.num_fused() for reducer in installed(encoder))

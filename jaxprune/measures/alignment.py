@@ -8,6 +8,7 @@ et al., 2023), Sec. 5.5 and supplement J; CKA: Kornblith et al., 2019; PWCCA: Mo
 2017.
 """
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
@@ -53,7 +54,7 @@ def features(values: Rows) -> Features:
     plain = Features(values, mean, 1.0, *(np.zeros((0, 0)),) * 4)
     products = _cross(plain, plain)
     scale = max(float(np.sqrt(np.trace(products))), np.finfo(np.float64).tiny)
-    products = products / scale**2
+    products = products / scale / scale  # the square of the smallest scale is 0
     decomposed = np.linalg.eigh(products)
     root, inverse = _roots(*decomposed)
     principal = _principal(*decomposed, 0.99)
@@ -69,12 +70,15 @@ def distances(first: Features, second: Features) -> dict[str, float]:
     Procrustes is the squared distance after the best rotation, from 0 to 2; CKA is 1 - linear centred kernel alignment;
     PWCCA is 1 - the mean canonical correlation, weighted by the share of each direction in the first network, so it is
     not symmetric; SVCCA is 1 - the mean canonical correlation of the principal components that explain 99 % of the
-    variance. The last two are NaN if there are not more images than features: all correlations would be 1.
+    variance. The last two are NaN if there are not more images than features: all correlations would be 1. All are NaN
+    where features do not vary, as those of a single image.
 
     >>> rows = np.random.default_rng(0).normal(size=(20, 3))
     >>> {name: abs(round(value, 6)) for name, value in distances(features(rows), features(rows[:, ::-1])).items()}
     {'Procrustes': 0.0, 'CKA': 0.0, 'PWCCA': 0.0, 'SVCCA': 0.0}
     """
+    if not (first.products.any() and second.products.any()):
+        return dict.fromkeys(("Procrustes", "CKA", "PWCCA", "SVCCA"), math.nan)
     cross = _cross(first, second)
     nuclear = np.linalg.svd(cross, compute_uv=False).sum()
     norms = np.linalg.norm(first.products) * np.linalg.norm(second.products)

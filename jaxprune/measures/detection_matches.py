@@ -175,21 +175,22 @@ def interval(by_class: Sequence[ClassMatches]) -> Interval:
     Args:
       by_class: the matches of a set, from `matches`.
     """
-    return _interval(lambda times: precision_of(by_class, times), len(by_class[0].objects))
+    return _interval(lambda times: precision_of(by_class, times), len(by_class[0].objects), least=0)
 
 
 def paired_interval(first: Sequence[ClassMatches], second: Sequence[ClassMatches]) -> Interval:
     """Returns the difference of two average precisions of the same images, with its 95 % interval over images."""
     gap = lambda times: precision_of(first, times) - precision_of(second, times)
-    return _interval(gap, len(first[0].objects))
+    return _interval(gap, len(first[0].objects), least=-1)
 
 
-def _interval(statistic: Callable[[Int[np.ndarray, "n"]], float], count: int) -> Interval:
-    """The jackknife, over `GROUPS` groups of images, of a statistic of how often each image counts."""
+def _interval(statistic: Callable[[Int[np.ndarray, "n"]], float], count: int, least: float) -> Interval:
+    """The jackknife over `GROUPS` groups of images of a statistic of how often each counts, from `least` to 1."""
     all_images, without = np.ones(count, int), []
     for group in np.array_split(np.random.default_rng(0).permutation(count), min(count, GROUPS)):
         times = all_images.copy()
         times[group] = 0
         without.append(statistic(times))
     value = statistic(all_images)
-    return Interval(value, *jackknife_interval(value, np.array(without)))
+    low, high = jackknife_interval(value, np.array(without))
+    return Interval(value, *np.clip((low, high), least, 1).tolist())

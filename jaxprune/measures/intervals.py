@@ -79,7 +79,7 @@ def paired_difference(first: Bool[np.ndarray, "n"], second: Bool[np.ndarray, "n"
     won, lost, total = int((first & ~second).sum()), int((second & ~first).sum()), len(first)
     centre, sides = (won - lost) / (total + 2), (won + lost + 1) / (total + 2)
     half = Z * math.sqrt((sides - centre**2) / (total + 2))
-    return Interval((won - lost) / max(total, 1), centre - half, centre + half)
+    return Interval((won - lost) / max(total, 1), max(centre - half, -1.0), min(centre + half, 1.0))
 
 
 def difference(first: Interval, second: Interval) -> Interval:

@@ -103,7 +103,7 @@ class ScoreIntervals(NamedTuple):
 def intervals(areas: Areas, *, draws: int = DRAWS, seed: int = 0) -> ScoreIntervals:
     """Returns the scores of a set of images with percentile intervals over draws of images with replacement.
 
-    A draw without a class leaves it out of its mean, as a set without it does.
+    A draw without a class leaves it out of its mean, as a set without it does. Of a single image they are NaN.
 
     >>> areas = Areas.of(np.array([[[8, 2], [1, 9]], [[6, 4], [0, 10]]]))
     >>> value, low, high = intervals(areas).pixel_accuracy
@@ -113,13 +113,14 @@ def intervals(areas: Areas, *, draws: int = DRAWS, seed: int = 0) -> ScoreInterv
     Args:
       draws, seed: of the bootstrap.
     """
-    times = _times_drawn(len(areas.right), draws, seed)
+    count = len(areas.right)
+    times = _times_drawn(count, draws, seed)
     of_draws = _of_sums(*(times @ area for area in areas))
     of_set = _of_sums(*(area.sum(0, keepdims=True) for area in areas))
     mean_iou, mean_accuracy, overall = (
-        _interval(value[0], values) for value, values in zip(of_set[1:], of_draws[1:], strict=True)
+        _interval(value[0], values, count) for value, values in zip(of_set[1:], of_draws[1:], strict=True)
     )
-    iou = tuple(_interval(of_set[0][0, k], of_draws[0][:, k]) for k in range(of_set[0].shape[1]))
+    iou = tuple(_interval(of_set[0][0, k], of_draws[0][:, k], count) for k in range(of_set[0].shape[1]))
     return ScoreIntervals(mean_iou, mean_accuracy, overall, iou)
 
 
@@ -128,7 +129,7 @@ def paired_intervals(first: Areas, second: Areas, *, draws: int = DRAWS, seed: i
     times = _times_drawn(len(first.right), draws, seed)
     of_draws = _of_sums(*(times @ a for a in first))[1] - _of_sums(*(times @ b for b in second))[1]
     of_set = _of_sums(*(a.sum(0)[None] for a in first))[1] - _of_sums(*(b.sum(0)[None] for b in second))[1]
-    return _interval(of_set[0], of_draws)
+    return _interval(of_set[0], of_draws, len(first.right))
 
 
 def image_scores(areas: Areas) -> Float[np.ndarray, "n"]:
@@ -155,6 +156,7 @@ def _row_means(values: np.ndarray) -> np.ndarray:
         return np.where(present, values, 0.0).sum(1) / present.sum(1)
 
 
-def _interval(value: float, draw_values: np.ndarray) -> Interval:
-    low, high = percentile_interval(draw_values) if np.isfinite(value) else (float("nan"), float("nan"))
+def _interval(value: float, draw_values: np.ndarray, count: int) -> Interval:
+    defined = np.isfinite(value) and count > 1  # every draw of a single image is that image
+    low, high = percentile_interval(draw_values) if defined else (float("nan"), float("nan"))
     return Interval(float(value), low, high)

@@ -130,7 +130,7 @@ def of_errors(errors: int, images: int, alpha: float, delta: float) -> Tested:
     """Returns the test of a single configuration by its number of errors; see `fixed_sequence`."""
     _require_probability(delta)
     p = p_value(errors, images, alpha)
-    return Tested(errors, images, p, p <= delta, risk_limit(errors, images, delta))
+    return Tested(errors, images, p, p <= delta or alpha >= 1, risk_limit(errors, images, delta))
 
 
 def of_losses(losses: np.ndarray, alpha: float, delta: float, *, graded: bool) -> Tested:
@@ -151,7 +151,7 @@ def of_losses(losses: np.ndarray, alpha: float, delta: float, *, graded: bool) -
     _require_probability(delta)
     p = graded_losses.p_value(losses, alpha)
     limit = graded_losses.risk_limit(losses, delta)
-    return Tested(float(losses.sum()), len(losses), p, p <= delta, limit, graded=True)
+    return Tested(float(losses.sum()), len(losses), p, p <= delta or alpha >= 1, limit, graded=True)
 
 
 def _require_probability(delta: float) -> None:

@@ -1,6 +1,7 @@
 """The command `detect`: settings, training, resuming, tests of trained detectors under plans."""
 
 import csv
+import functools
 import json
 import os
 import sys
@@ -16,8 +17,11 @@ from PIL import Image
 from support import slow_but
 
 from jaxprune import checkpoints, commands, dense, main, parallel
+from jaxprune.commands import detect, evaluate, segment
 from jaxprune.commands.detect import inputs, networks
+from jaxprune.commands.evaluate import pixels_or_objects
 from jaxprune.commands.shared.dense_settings import preprocessing
+from jaxprune.data.objects.base import Object, coco_content
 from jaxprune.data.objects.scenes import SceneObjects
 from jaxprune.data.objects.truth import Truth
 from jaxprune.errors import UserError
@@ -103,6 +107,54 @@ def test_a_missing_library_is_said_before_anything_is_trained(tmp_path, monkeypa
     made = config("scenes_detect.py:smoke")
     assert refusal(made, tmp_path / "run").endswith("pip install 'jaxprune[detection]'.")
     assert not (tmp_path / "run").exists()
+
+
+class Boxed:
+    """Two images with an object each; that of the second may lack a mask."""
+
+    class_names = ("cell",)
+
+    def __init__(self, masked: bool):
+        self.masked = masked
+
+    def __len__(self):
+        return 2
+
+    def path(self, index):
+        return f"{index}.jpg"
+
+    def objects(self, index):
+        outline = (np.array([1.0, 1.0, 9.0, 1.0, 9.0, 9.0]),) if self.masked or not index else ()
+        return (Object((1.0, 1.0, 9.0, 9.0), 0, outline),)
+
+
+def test_objects_without_masks_are_refused_before_masks_are_learnt():
+    of = lambda masked: Truth(coco_content(Boxed(masked), [(16, 16)] * 2), [1, 2], [1])
+    settings = config("coco.py").data
+    inputs.require_masks(Boxed(True), of(True), settings)
+    inputs.require_masks((), of(True), settings)
+    for examples, truth in ((Boxed(False), of(True)), (Boxed(True), of(False)), ((), of(False))):
+        with pytest.raises(UserError, match=r"1\.jpg has an object without a mask: write config\.data\.masks=none"):
+            inputs.require_masks(examples, truth, settings)
+    settings.masks = "none"
+    inputs.require_masks(Boxed(False), of(False), settings)
+
+
+@pytest.mark.parametrize(("kind", "read"), [("detects", "test_batch"), ("segments", "test.batch_size")])
+def test_evaluate_takes_its_batch_size_to_a_test_and_no_classes(kind, read, monkeypatch, tmp_path):
+    command, seen = (detect if kind == "detects" else segment), []
+    monkeypatch.setattr(pixels_or_objects.networks, "segments", lambda config: kind == "segments")
+    monkeypatch.setattr(command, "run", lambda config, workdir: seen.append(config))
+    made = evaluate.defaults(run=str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"config": {"batch_size": 16}}))
+    pixels_or_objects.evaluate(made, tmp_path)
+    made.batch_size = 3
+    pixels_or_objects.evaluate(made, tmp_path)
+    of_test = [functools.reduce(lambda values, name: values[name], read.split("."), found) for found in seen]
+    assert of_test == [0, 3] and [found.batch_size for found in seen] == [16, 16]
+    made.only_present = True
+    with pytest.raises(UserError, match=r"is not a classifier of images: leave --config\.only_present out"):
+        pixels_or_objects.evaluate(made, tmp_path)
 
 
 def voc(root):

@@ -101,6 +101,28 @@ def test_one_program_trains_with_any_objects(name):
             assert all(float(value) == 0 for key, value in losses.items() if "box_reg" in key or "mask" in key)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"anchor_sizes": (8, 16, 32)}, r"5 maps, .* got 3 anchor_sizes and a grid of 4 × 4: give 5 sizes"),
+        ({"img_size": 8}, "a grid of 1 × 1: .* at least 2 × 2 patches"),
+    ],
+)
+def test_maps_that_make_no_pyramid_are_refused(options, message):
+    arguments = {**SIZES, **SMALL, **COUNTS, "window_size": 3, **options}
+    with pytest.raises(UserError, match=message):
+        dense.create("mask_rcnn", encoder="vitdet", num_classes=CLASSES, **arguments, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.slow
+def test_a_batch_without_a_place_for_objects_trains_as_one_without_objects():
+    model, key = build("mask_rcnn"), jax.random.key(1)
+    loss = lambda places: jax.jit(
+        lambda images, things: model.loss(images, things, key=key)[0], compiler_options=quick_compile()
+    )(images(), objects([], places=places))
+    np.testing.assert_allclose(loss(0), loss(1), rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_five_hundred_objects():
     boxes = np.random.default_rng(0).uniform(0, 24, (500, 2))

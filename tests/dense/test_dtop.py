@@ -295,6 +295,10 @@ BAD = {
     "thresholds": (lambda: small(thresholds=(0.9,)), r"thresholds=\(0\.9,\): give 2 numbers above 0"),
     "exits": (lambda: small(exits="score"), "exits 'score'. Did you mean 'scores'"),
     "indices": (lambda: small(indices=(0, 1, 2)), "the last at block 3"),
+    "no indices": (lambda: small(indices=()), "the last at block 3"),
+    "tokens a class": (lambda: small(keep_per_class=-1), "keep_per_class=-1 is not a number of tokens"),
+    "heads": (lambda: small(head_heads=3), r"features=\d+ is not divisible by head_heads=3"),
+    "layers": (lambda: small(layers=0), "layers=0: a decoder has one layer or more"),
     "steps behind": (
         lambda: reduction.apply(small(), Plan("topk", keep_rate=0.5, reduction_loc=(3,))),
         "heads say what leaves, and the plan has a step at block 3",

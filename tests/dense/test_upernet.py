@@ -302,3 +302,17 @@ def test_a_plan_reduces_the_encoder_and_leaves_the_head():
 
 def test_blocks_that_are_read():
     assert default_indices(12) == (3, 5, 7, 11) and default_indices(24) == (7, 11, 15, 23)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"indices": (1, 3)}, r"pyramid of 4 maps .* indices \(1, 3\) are 2 of 4 × 4: give 4 indices"),
+        ({"auxiliary_index": 4}, "auxiliary_index=4 is none of the 4 maps: use 0 to 3"),
+        ({"img_size": 8}, "of 1 × 1: give 4 indices, or larger images"),
+    ],
+)
+def test_maps_that_make_no_pyramid_are_refused(options, message):
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 4, "num_heads": 2, "features": 8}
+    with pytest.raises(UserError, match=message):
+        dense.create("upernet", encoder="vit", num_classes=3, **{**sizes, **options}, rngs=nnx.Rngs(0))

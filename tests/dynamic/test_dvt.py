@@ -205,6 +205,7 @@ def test_papr_leaves_out_places_of_every_stage():
     logits = np.asarray(pruned(images))
     assert np.isfinite(logits).all() and not np.allclose(logits, dense, atol=1e-3)
     assert all(cheap < full for cheap, full in zip(pruned.costs()[1:], model.costs()[1:], strict=True))
+    assert pruned.pruned(scorer, 1.0).costs() == model.costs()
     thresholds = (np.median(dynamic.confidence(logits)[0]), 1e8, -1e8)
     served = dynamic.Engine(pruned, thresholds, batch_size=2)(images)
     np.testing.assert_allclose(served.logits, logits[served.exits, np.arange(3)], atol=1e-4)

@@ -164,6 +164,8 @@ def test_costs_add_up(cascade):
         (lambda cascade: dynamic.Engine(cascade, (0, 0, 0), batch_size=4, buckets=(8,)), "not all from 1 to"),
         (lambda cascade: dynamic.Engine(cascade, (0, 0, 0), rule="max"), "max_softmax"),
         (lambda cascade: dynamic.Engine(cascade, (0, 0, 0))(np.zeros((0, 16, 16, 3), np.uint8)), "no image"),
+        (lambda cascade: dynamic.Engine(cascade, (0, 0, 0))(np.zeros((16, 16, 3), np.uint8)), "not a batch"),
+        (lambda cascade: dynamic.create("cascade", networks=list(cascade.networks)[::-1]), "put the cheapest first"),
     ],
 )
 def test_what_cannot_work_is_refused(call, message, cascade):

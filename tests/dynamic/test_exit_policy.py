@@ -62,6 +62,11 @@ def test_rules_of_confidence():
     np.testing.assert_allclose(exit_policy.confidence(logits, "agreement"), [[0, 0], [0.6, 0]], atol=1e-9)
     with pytest.raises(UserError, match="max_softmax"):
         exit_policy.confidence(logits, "softmax")
+    with pytest.raises(UserError, match="a single class leave nothing to be sure of"):
+        exit_policy.confidence(logits[..., :1], "margin")
+    for sure, budget in ((np.zeros((2, 0)), 1.0), (np.zeros((2, 3)), np.nan)):
+        with pytest.raises(UserError, match="thresholds need held-out images and a finite budget"):
+            exit_policy.thresholds(sure, np.array([1.0, 2.0]), budget)
 
 
 def test_a_search_keeps_to_its_budget_and_beats_the_family():

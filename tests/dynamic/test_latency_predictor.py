@@ -75,6 +75,10 @@ def test_the_devices_of_the_paper_are_those_of_the_file():
 def test_what_cannot_work_is_refused():
     with pytest.raises(UserError, match="channel"):
         resnet_latency(HARDWARE["nano"], mode="channel")
+    with pytest.raises(UserError, match="up to 4 stages, and computes a share from 0 to 1"):
+        resnet_latency(HARDWARE["nano"], (1, 1, 1, 1, 1))
+    with pytest.raises(UserError, match=r"rate=1\.5: a ResNet"):
+        resnet_latency(HARDWARE["nano"], mode="layer", rate=1.5)
     with pytest.raises(UserError, match="4 stages"):
         resnet_latency(HARDWARE["nano"], mode="spatial", granularity=(1,), rate=0.5)
     with pytest.raises(UserError, match="min"):

@@ -12,6 +12,7 @@ from support import golden, golden_names, in_names, nhwc, quick_compile, quickly
 from jaxprune import dynamic
 from jaxprune.checkpoints import load_pretrained
 from jaxprune.dynamic.parts.gates import cosine, exponential, of_channels, on_map, reached
+from jaxprune.dynamic.parts.maskers import ChannelConv
 from jaxprune.errors import UserError
 from jaxprune.losses import budget_loss, kl_distillation
 from jaxprune.nn.params import merge, split
@@ -237,3 +238,10 @@ def test_noise_of_another_shape_is_refused():
     model = dynamic.create("laudnet", **SIZES, rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="gate 1 is of shape"):
         model.gated(np.zeros((1, 32, 32, 3), np.uint8), noise=[jnp.zeros(3)])
+
+
+def test_a_gate_of_few_channels_has_one_hidden_channel():
+    arguments = {"maskers": ("conv_linear",) * 4, "modes": ("channel",) * 4, "reduction": (64,) * 4}
+    model = nnx.eval_shape(lambda: dynamic.create("laudnet", **{**SIZES, **arguments}, rngs=nnx.Rngs(0)))
+    gates = [module for _, module in nnx.iter_graph(model) if isinstance(module, ChannelConv)]
+    assert gates and min(gate.hidden for gate in gates) == 1

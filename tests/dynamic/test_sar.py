@@ -206,6 +206,7 @@ def test_published_costs(bottleneck, costs):
         ({"stem": "cifar100"}, "cifar"),
         ({"layers": (1, 2, 2, 2)}, "at least 2"),
         ({"mask_size": (7, 7)}, "3 stages"),
+        ({"groups": 3}, r"groups=3 does not divide 64, \d+ and \d+ channels"),
     ],
 )
 def test_what_cannot_work_is_refused(arguments, message):

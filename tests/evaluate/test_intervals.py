@@ -149,3 +149,8 @@ def test_means_of_shares_are_narrower_the_less_they_vary():
     assert np.mean([span.low <= 0.1 <= span.high for span in spans]) > 0.92
     few = mean_share(np.full(4, 0.1))  # equal by chance
     assert few.low < 0.05 and few.high > 0.2
+
+
+def test_a_difference_of_shares_is_at_most_one():
+    every, none = np.ones(3, bool), np.zeros(3, bool)
+    assert paired_difference(every, none).high == 1 and paired_difference(none, every).low == -1

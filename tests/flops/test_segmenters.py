@@ -1,10 +1,14 @@
 """What segmentation networks cost, against published counts."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from jaxprune import dense, reduction
+from jaxprune import dense, reduction, scoring
 from jaxprune.flops.segmenters import of_exits, of_segmenter
+from jaxprune.flops.traced import multiply_accumulates
+from jaxprune.ops.tracing import RESAMPLING
 from jaxprune.reduction import Plan
 
 
@@ -57,3 +61,16 @@ def test_tokens_that_leave_between_heads_do_not_count():
     fast = nnx.eval_shape(lambda model: reduction.apply(model, Plan("topk", keep_rate=0.5, reduction_loc=(1,))), model)
     reduced = of_segmenter(fast)
     assert reduced == of_exits(fast, (32, 32, 32)) and reduced.encoder < whole.encoder and reduced.head < whole.head
+
+
+@pytest.mark.parametrize("exits", [{}, {"exits": "scores", "keep_rates": 0.75}], ids=["confidence", "scores"])
+@pytest.mark.parametrize("restore", ["zero", "last", "fuse"])
+def test_rows_that_come_back_before_the_last_block_count_there(restore, exits):
+    sizes = {"img_size": (32, 64), "patch_size": 8, "embed_dim": 16, "depth": 6, "num_heads": 2, "num_classes": 3}
+    head = {"features": 8, "head_heads": 2, "indices": (1, 3, 5)}
+    model = dense.create("dtop", encoder="vit", **head, **sizes, **exits, rngs=nnx.Rngs(0))
+    plan = Plan("from_scores", keep_rate=0.5, restore=restore)
+    fast = reduction.apply(model, plan, scorer=scoring.create("centre", grid=(4, 8)))
+    images = jax.ShapeDtypeStruct((1, 32, 64, 3), jnp.float32)
+    traced, _ = multiply_accumulates(fast, lambda model, images: model(images), images, without=RESAMPLING)
+    assert of_segmenter(fast.without_exits() if not exits else fast).total == traced

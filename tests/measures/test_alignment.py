@@ -72,3 +72,10 @@ def test_with_few_images_canonical_correlations_say_nothing():
     features = np.random.default_rng(4).normal(size=(6, 6))
     apart = distances(features, 2 * features)
     assert np.isnan([apart["PWCCA"], apart["SVCCA"]]).all() and apart["CKA"] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("values", [np.ones((1, 3)), np.ones((5, 3))], ids=["one image", "one feature"])
+def test_features_that_do_not_vary_have_no_distance(values):
+    others = np.random.default_rng(0).normal(size=values.shape)
+    for found in (distances(values, others), distances(others, values)):
+        assert len(found) == 4 and np.isnan(list(found.values())).all()

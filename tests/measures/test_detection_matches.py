@@ -135,3 +135,17 @@ def test_nothing_detected_is_zero_and_nothing_annotated_is_none():
     assert interval(nothing).value == 0
     empty = matches({**content, "annotations": []}, [])
     assert np.isnan(interval(empty).value) and np.isnan(interval(empty).low)
+
+
+@pytest.mark.parametrize("images", [3, 5, 10])
+def test_intervals_stay_within_what_a_precision_can_be(images):
+    rng = np.random.default_rng(images)
+    parts = []
+    for _ in range(4):
+        right = rng.random((1, images)) < 0.9
+        order = np.argsort(-rng.random(images))
+        parts.append(ClassMatches(order, right[:, order], np.zeros((1, images), bool), np.ones(images, np.int64)))
+    found = interval(parts)
+    assert 0 <= found.low <= found.value <= found.high <= 1
+    paired = paired_interval(parts, parts[::-1])
+    assert -1 <= paired.low <= paired.high <= 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support import golden, golden_names, in_names
 
-from jaxprune.measures.segmentation import confusion, scores
+from jaxprune.measures.segmentation import Areas, confusion, intervals, paired_intervals, scores
 from jaxprune.ops.label_maps import reduce_zero_label
 
 
@@ -40,3 +40,10 @@ def test_absent_classes_are_not_part_of_the_means():
     result = scores(np.array([[2, 1, 0], [0, 0, 0], [0, 0, 0]]))
     assert result.iou[1] == 0 and np.isnan(result.accuracy[1]) and np.isnan(result.iou[2])
     assert result.mean_iou == pytest.approx(1 / 3) and result.mean_accuracy == pytest.approx(2 / 3)
+
+
+def test_a_single_image_says_nothing_of_others():
+    areas = Areas.of(np.array([[[8, 2], [1, 9]]]))
+    found = intervals(areas)
+    assert found.mean_iou.value > 0.7 and np.isnan([found.mean_iou.low, found.mean_iou.high, found.iou[0].low]).all()
+    assert np.isnan([paired_intervals(areas, areas).low, paired_intervals(areas, areas).high]).all()

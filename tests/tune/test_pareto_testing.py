@@ -104,3 +104,9 @@ def test_behind_a_failure_the_limit_of_a_certified_plan_is_the_allowed_risk():
 def test_the_error_of_a_single_plan_just_above_alpha_is_the_binomials():
     passes = [e for e in range(301) if pareto_testing.fixed_sequence([e], 300, 0.1, 0.1)[0].passed]
     assert stats.binom.cdf(max(passes), 300, 0.1) <= 0.1 < stats.binom.cdf(max(passes) + 1, 300, 0.1)
+
+
+def test_any_risk_is_allowed_where_the_bound_is_one():
+    assert pareto_testing.of_errors(20, 20, 1.0, 0.1).passed
+    assert pareto_testing.of_losses(np.ones(20), 1.0, 0.1, graded=True).passed
+    assert not pareto_testing.of_errors(20, 20, 0.99, 0.1).passed

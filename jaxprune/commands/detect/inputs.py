@@ -1,5 +1,6 @@
 """Images with objects from a config."""
 
+import itertools
 from typing import Any
 
 from jaxprune.commands.detect.settings import train_transform
@@ -8,6 +9,8 @@ from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.config import Config
 from jaxprune.data.objects.coco import CocoObjects
 from jaxprune.data.objects.open_objects import open_objects
+from jaxprune.data.objects.scenes import SceneObjects
+from jaxprune.data.objects.truth import Truth
 from jaxprune.data.objects.voc import VocObjects
 from jaxprune.errors import UserError
 from jaxprune.nn.patch_embed import pair
@@ -74,6 +77,32 @@ def require_room(examples: Any, data: Config) -> None:
                     f"{examples.path(index)} has an {holder} of {count} {things}, and there is room for "
                     f"config.data.{name}={data[name]}: use {round(1.25 * count)}."
                 )
+
+
+def require_masks(examples: Any, truth: Truth, data: Config) -> None:
+    """Refuses objects without masks where masks are learnt and tested, before hours of training.
+
+    Args:
+      examples: those of training; empty for a test alone.
+      truth: the held-out objects.
+
+    Raises:
+      UserError: an object is a box only.
+    """
+    if data.masks == "none":
+        return
+    names = {entry["id"]: entry.get("file_name", entry["id"]) for entry in truth.content["images"]}
+    held_out = (names[entry["image_id"]] for entry in truth.content["annotations"] if not entry.get("segmentation"))
+    boxed = [] if isinstance(examples, SceneObjects) else range(len(examples))
+    of_training = (
+        examples.path(index)
+        for index in boxed
+        if any(not (entry.crowd or entry.polygons or entry.runs) for entry in examples.objects(index))
+    )
+    if (file := next(itertools.chain(of_training, held_out), None)) is not None:
+        raise UserError(
+            f"{file} has an object without a mask: write config.data.masks=none, to train and test boxes alone."
+        )
 
 
 def train_batches(config: Config, examples: Any) -> Any:

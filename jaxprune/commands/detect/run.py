@@ -42,6 +42,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     network = networks.new(config, training.train.num_classes)
     parts, params, frozen = dense_networks.learner(config, network, workdir, training.train.class_names)
     truth = Truth.of(training.held_out)
+    inputs.require_masks(training.train, truth, config.data)
 
     calls: dict[Any, Call] = {}
 
@@ -197,6 +198,7 @@ def test(config: Config, workdir: Path, rivals: Mapping[str, Any] | None = None)
     source = inputs.source(config, "eval")
     inputs.require_same_classes(class_names, source, config.detector)
     truth = Truth.of(source)
+    inputs.require_masks((), truth, config.data)
     by_plan = dense_networks.under_plans(config, network, rivals)
     arrays = dense_networks.arrays(by_plan)
     sizes = {name: detector.preprocessing.img_size for name, detector in by_plan.items()}

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from jaxprune.errors import UserError
 from jaxprune.nn import LayerNorm, Linear
 from jaxprune.nn.attention import attention_logits, merge_heads, split_heads
 from jaxprune.nn.block_cost import linear_flops
@@ -115,6 +116,10 @@ class MaskDecoder(nnx.Module):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
+        if num_heads < 1 or dim % num_heads:
+            raise UserError(f"features={dim} is not divisible by head_heads={num_heads}: change one of them.")
+        if num_layers < 1:
+            raise UserError(f"layers={num_layers}: a decoder has one layer or more.")
         self.input_proj = Linear(in_features, dim, dtype=dtype, rngs=rngs)
         self.proj_norm = LayerNorm(dim, eps=EPS)
         sizes = (dim, num_heads, dropout)

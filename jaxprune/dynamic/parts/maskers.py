@@ -95,7 +95,7 @@ class ChannelConv(nnx.Module):
     """
 
     def __init__(self, channels: int, groups: int, *, reduction: int, dtype: Any = None, rngs: nnx.Rngs):
-        hidden = channels // reduction
+        hidden = max(channels // reduction, 1)
         self.conv = nnx.List([Conv(channels, hidden, dtype=dtype, rngs=rngs), BatchNorm(hidden)])
         _start_uniform(self.conv[0], channels, rngs)
         self.linear = Linear(hidden, 2 * groups, kernel_init=torch_uniform(hidden), dtype=dtype, rngs=rngs)

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.dynamic.parts.gates import Draws, Gate, decide, on_map
+from jaxprune.errors import UserError
 from jaxprune.nn import BatchNorm, Conv
 from jaxprune.ops.adaptive_average import adaptive_average
 from jaxprune.ops.resize import resize
@@ -64,6 +65,8 @@ class BranchBlock(nnx.Module):
         inner = outputs // 4 if bottleneck else outputs
         # (kernel size, stride, channels) of each convolution
         shapes = ((1, 1, inner), (3, stride, inner), (1, 1, outputs)) if bottleneck else _plain(stride, outputs)
+        if groups < 1 or any(channels % groups for channels in (inputs, inner, outputs)):
+            raise UserError(f"groups={groups} does not divide {inputs}, {inner} and {outputs} channels: use 1 or 2.")
         previous = inputs
         for index, (size, step, channels) in enumerate(shapes, start=1):
             setattr(

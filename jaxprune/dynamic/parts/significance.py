@@ -64,6 +64,7 @@ class Prunable(nnx.Module):
           UserError: the keep rate is out of range.
         """
         network = copied(self)
+        network.pruning = nnx.data(None)
         if keep_rate != 1:
             # The card of a saved network does not describe the scorer, so that it refuses to be made.
             network.pruning, network.recipe = nnx.data(Pruning(scorer, keep_rate)), None
