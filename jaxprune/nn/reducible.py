@@ -55,7 +55,7 @@ class Reducible(nnx.Module):
     ) -> tuple[Tokens, Any]:
         """Calls the reducer; its report has the rows that it dropped if the plan brings them back."""
         reducer: Any = self.reducer
-        reduced, report = reducer(tokens, attended, train=train, key=key)
+        reduced, report = reducer.reduced(tokens, attended, train=train, key=key)
         if not train:  # in front of the blocks of a training step of MAE it cost cycles
             reduced = reduced._replace(x=end_to_end(reduced.x))
         if reducer.step.restore == "zero" or reducer.drops is False:
@@ -89,7 +89,7 @@ class Reducible(nnx.Module):
         """
         if self.reducer is None:
             return work(tokens.x), None
-        reduced, report = self.reducer(tokens, attended, train=train, key=key)
+        reduced, report = self.reducer.reduced(tokens, attended, train=train, key=key)
         out, prefix = work(reduced.x), self.num_prefix_tokens
         if train and self.reducer.soft_policy:
             # Rows stay in place and the policy masks them, which also gives dropped rows a gradient.

@@ -32,11 +32,16 @@ class Length(NamedTuple):
 def length(config: Config, num_examples: int) -> Length:
     """Steps per epoch (the remainder is dropped) and of the whole run, which `config.steps` or `config.epochs` sets."""
     per_epoch = num_examples // config.batch_size
-    total = config.steps or int(per_epoch * config.epochs)
-    if min(total, per_epoch) < 1:
+    if not per_epoch:
         raise UserError(
-            f"{config.epochs} epochs of {num_examples} examples in batches of {config.batch_size} give no step: "
-            "lower batch_size or raise epochs."
+            f"There are {num_examples} training images, fewer than a batch of {config.batch_size}: give "
+            f"--config.batch_size={num_examples} or less."
+        )
+    total = config.steps or int(per_epoch * config.epochs)
+    if total < 1:
+        raise UserError(
+            f"{config.epochs} epochs of {num_examples} images in batches of {config.batch_size} are no whole step: "
+            "lower --config.batch_size or raise --config.epochs."
         )
     return Length(per_epoch, total)
 

@@ -1,11 +1,13 @@
 """The Reducer protocol: tokens in, fewer tokens out, inside a network."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxprune.errors import UserError, unknown
 from jaxprune.nn.block_cost import NetworkCost, Where
 from jaxprune.nn.site import Site
 from jaxprune.nn.tokens import Attended, Tokens
@@ -239,6 +241,53 @@ class Reducer(nnx.Module):
     ) -> tuple[Tokens, StepReport]:
         """Reduces the tokens of a batch."""
         raise NotImplementedError
+
+    def reduced(
+        self, tokens: Tokens, attended: Attended | None, *, train: bool = False, key: PRNGKeyArray | None = None
+    ) -> tuple[Tokens, StepReport]:
+        """What a block calls: the method, whose result is checked; not where nothing was reported for an idle step.
+
+        Raises:
+          UserError: the method does not return tokens and a report, or leaves another number of rows than it says.
+        """
+        prefix, name = self.step.num_prefix_tokens, type(self).__name__
+        if is_idle(type(self), self.step) and any(getattr(attended, field, None) is None for field in self.needs):
+            from jaxprune.reduction.parts.keep_rows import unchanged
+
+            return unchanged(tokens, prefix)
+        result = self(tokens, attended, train=train, key=key)  # pyright: ignore[reportArgumentType]
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tokens)):
+            raise UserError(
+                f"{name} returns a {type(result).__name__}, where a block needs tokens and a report: return what "
+                "keep_rows or merge_rows returns."
+            )
+        rows, as_planned = result[0].x.shape[1] - prefix, tokens.x.shape[1] - prefix == self.step.tokens_in
+        if self.step.removable and as_planned and not train and rows != self.num_tokens():
+            raise UserError(
+                f"{name} leaves {rows} rows at a step that is counted with {self.num_tokens()}: keep "
+                "self.step.num_keep rows, or say how many are left by num_tokens()."
+            )
+        return result
+
+
+def require_sound(cls: type[Reducer]) -> None:
+    """Checks what a class says of its method, before a network calls it.
+
+    Raises:
+      UserError: `where` or `needs` is nothing that blocks know, or the call lacks an argument that they pass.
+    """
+    name, where, needs = cls.__name__, cls.where, cls.needs
+    if where not in get_args(Where):
+        raise unknown(f"{name}.where", str(where), get_args(Where))
+    if not isinstance(needs, frozenset | set):
+        raise UserError(f"{name}.needs={needs!r} is not a set: write frozenset({{'cls_attn'}}), for example.")
+    for field in needs:
+        if field not in Attended._fields:
+            raise unknown(f"field of attention in {name}.needs", field, Attended._fields)
+    parameters = inspect.signature(cls.__call__).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if missing := [word for word in ("train", "key") if word not in parameters and not takes_any]:
+        raise UserError(f"{name}.__call__ has no argument {missing[0]!r}: write (tokens, attended, *, train, key).")
 
 
 def is_idle(cls: type[Reducer], step: Step) -> bool:
