@@ -164,7 +164,18 @@ def build(
     """
     check_arguments(cls, arguments, (parameters(cls) | set(passed_on)) - {"step", "rngs"})
     check_kinds(cls, arguments)
-    return cls(*positional, **arguments, **always)
+    return cls(*positional, **plain(arguments), **always)
+
+
+def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arguments with Python's numbers instead of NumPy's, such as the sizes of arrays in a sweep."""
+
+    def of(value: Any) -> Any:
+        if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+            return type(value)(map(of, value))
+        return value.item() if isinstance(value, np.generic) else value
+
+    return {name: of(value) for name, value in arguments.items()}
 
 
 def check_arguments(cls: type, arguments: Collection[str], names: Collection[str]) -> None:

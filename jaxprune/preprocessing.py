@@ -82,7 +82,7 @@ class Preprocessing:
 
     def with_size(self, img_size: int | Sequence[int]) -> "Preprocessing":
         """The same for images of another size."""
-        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+        height, width = (img_size, img_size) if isinstance(img_size, numbers.Integral) else img_size
         return dataclasses.replace(self, img_size=(int(height), int(width)))
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Networks, by their names in timm."""
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
@@ -109,6 +110,7 @@ def create(name: str, *, rngs: nnx.Rngs, **overrides: Any) -> Any:
       overrides: constructor arguments that replace those of the name.
     """
     require_buildable(overrides.get("dtype"), rngs)
+    overrides = plugins.plain(overrides)
     cls, options = _class_of(name), {**arguments(name), **overrides}
     network = plugins.build(cls, options, rngs=rngs)
     network.preprocessing = _preprocessing(cls, name, options)
@@ -178,9 +180,16 @@ def _preprocessing(cls: Any, name: str, options: dict[str, Any]) -> Preprocessin
     """The preprocessing from the network's module; else the class's mean and std, or ImageNet's, at 224 pixels."""
     module = importlib.import_module(cls.__module__)
     if hasattr(module, "preprocessing"):
-        return module.preprocessing(name, options)
-    size = pair(options.get("img_size", (224, 224)))
-    return Preprocessing(size, mean=getattr(cls, "mean", IMAGENET_MEAN), std=getattr(cls, "std", IMAGENET_STD))
+        prepared = module.preprocessing(name, options)
+    else:
+        size = pair(options.get("img_size", (224, 224)))
+        prepared = Preprocessing(size, mean=getattr(cls, "mean", IMAGENET_MEAN), std=getattr(cls, "std", IMAGENET_STD))
+    channels = options.get("in_chans", len(prepared.mean))
+    if channels == len(prepared.mean):
+        return prepared
+    # Of other channels nothing is known: each has the mean of red, green and blue.
+    mean, std = (sum(values) / len(values) for values in (prepared.mean, prepared.std))
+    return dataclasses.replace(prepared, mean=(mean,) * channels, std=(std,) * channels)
 
 
 __all__ = [

@@ -5,6 +5,7 @@ that merge (ToMe) stay merged until their stage ends.
 """
 
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -88,7 +89,7 @@ def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
 
 def _window_sizes(window_size: int | Sequence[Any], stages: int) -> list[tuple[int, int]]:
     """The window size of each stage; two numbers are (height, width) for all stages, as in timm."""
-    if isinstance(window_size, int) or len(window_size) == 2:
+    if isinstance(window_size, numbers.Integral) or len(window_size) == 2:
         return [pair(window_size)] * stages
     if len(window_size) != stages:
         raise UserError(f"window_size={tuple(window_size)} has {len(window_size)} stages, but there are {stages}.")
@@ -174,7 +175,7 @@ class SwinTransformer(HierarchicalHost):
         if version not in (1, 2):
             raise UserError(f"There is no version {version} of Swin: use 1 or 2.")
         stages = range(len(depths))
-        heads = (num_heads,) * len(depths) if isinstance(num_heads, int) else tuple(num_heads)
+        heads = (int(num_heads),) * len(depths) if isinstance(num_heads, numbers.Integral) else tuple(num_heads)
         if len(heads) != len(depths):
             raise UserError(f"num_heads={heads} has {len(heads)} stages, but depths={tuple(depths)} has {len(depths)}.")
         sizes = _window_sizes(window_size, len(depths))

@@ -307,9 +307,16 @@ class VisionTransformer(Host):
         return Overhead(linear_flops(self.patch_embed.proj, 1), heads + pooling, of_token, pool=per_token)
 
     def parameter_layers(self, names: Iterable[str]) -> dict[str, int]:
-        """See `Host.parameter_layers`; as published, a CLS token with an MLP learns at the full rate, like its MLP."""
+        """See `Host.parameter_layers`.
+
+        As published, a CLS token with an MLP learns at the full rate, like its MLP, and so do relative positions that
+        all blocks share (BEiT, SimMIM).
+        """
         layers = super().parameter_layers(names)
-        return layers if self.cls_token_mlp is None else {**layers, "cls_token": self.depth + 1}
+        full = ("cls_token",) if self.cls_token_mlp is not None else ()
+        if self.style.shared_bias:
+            full = (*full, "blocks.0.attn.relative_position_bias_table")
+        return {name: self.depth + 1 if name in full else layer for name, layer in layers.items()}
 
     def final_norm(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
         """Applies the norm after the last block; the identity for networks with `fc_norm`."""
@@ -323,18 +330,18 @@ class VisionTransformer(Host):
         logits = self.head(pooled)
         if self.head_dist is None:
             return logits, ()
-        distilled = self.head_dist(tokens.x[:, 1].astype(jnp.float32))
+        distilled = self.head_dist(tokens.x[:, self.num_cls_tokens].astype(jnp.float32))
         return (logits + distilled) / 2, (logits, distilled)
 
     def pool(self, tokens: Tokens) -> Float[Array, "b d"]:
         """Pools tokens: the CLS token, or patch tokens weighted by the number of patches each represents.
 
         A distilled network without classes pools the mean of its CLS and distillation tokens, as in timm, and one with
-        several CLS tokens their mean.
+        several CLS tokens their mean. Without a CLS token, patch tokens are pooled in any case.
         """
         first = 0 if self.attn_pool is not None and self.style.map_prefix else self.num_prefix_tokens
         x, size = tokens.x[:, first:], jnp.where(tokens.policy > 0, tokens.size, 0)[:, first:]
-        if self.global_pool == "token":
+        if self.global_pool == "token" and self.num_cls_tokens:
             distilled = self.head is None and self.cls_token is not None and self.dist_token is not None
             pooled = (tokens.x[:, 0] + tokens.x[:, 1]) / 2 if distilled else tokens.x[:, 0]
             if self.num_cls_tokens > 1:

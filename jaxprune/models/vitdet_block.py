@@ -16,6 +16,8 @@ from jaxprune.nn.tokens import coordinates
 from jaxprune.nn.windows import Windows
 from jaxprune.ops.resize import resize
 
+_DIGIT = 128
+
 
 class ViTDetBlock(Block):
     """A block with decomposed relative positions, whose attention is global or inside windows.
@@ -63,7 +65,9 @@ class ViTDetBlock(Block):
         if self.windows is None:
             return self._with_positions(heads, jnp.round(places).astype(jnp.int32), self.grid)
         # Attention cuts windows, and needs to know where the rows are.
-        columns = jnp.broadcast_to(places[:, None].astype(heads.k.dtype), (*heads.k.shape[:3], 2))
+        # In two digits: bfloat16 holds whole numbers up to 256 exactly.
+        digits = jnp.concatenate(jnp.divmod(jnp.round(places.astype(jnp.float32)), _DIGIT), axis=-1)
+        columns = jnp.broadcast_to(digits[:, None].astype(heads.k.dtype), (*heads.k.shape[:3], digits.shape[-1]))
         return heads._replace(k=jnp.concatenate([heads.k, columns], axis=-1))
 
     def attend(
@@ -94,8 +98,9 @@ class ViTDetBlock(Block):
                 "Windows of ViTDet attend to all rows that are left, equally: use a method that neither learns a "
                 "policy nor computes single rows of attention."
             )
-        keys, places = heads.k[..., : self.head_dim], heads.k[:, 0, :, self.head_dim :]
-        cells = None if grid is not None else jnp.round(places).astype(jnp.int32) @ jnp.array([self.grid[1], 1])
+        keys, digits = heads.k[..., : self.head_dim], heads.k[:, 0, :, self.head_dim :].astype(jnp.int32)
+        places = digits[..., :2] * _DIGIT + digits[..., 2:]
+        cells = None if grid is not None else places @ jnp.array([self.grid[1], 1])
         heads, of_keys = heads._replace(k=keys), self._of_keys(bias, policy, heads)
         inside = self._inside(heads, cells, of_keys)
         cut, of_window = self._cut(inside, of_keys is not None or cells is not None)

@@ -67,7 +67,7 @@ class Host(nnx.Module):
     preprocessing: Any
     prunes_input: bool = True
     classifier_parts: tuple[str, ...] = ("head.", "head_dist.", "fc_norm.")
-    no_decay: tuple[str, ...] = ("pos_embed", "cls_token", "dist_token", "reg_token")
+    no_decay: tuple[str, ...] = ("pos_embed", "cls_token", "dist_token", "reg_token", "*.rope_freqs")
     beside_pretraining: tuple[str, ...] = ()
     position_rule: Resampling = Resampling()
     training_images: Any = None

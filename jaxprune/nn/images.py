@@ -95,6 +95,11 @@ def of_unit(
     images: Float[Array, "b *sides c"], mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
 ) -> Float[Array, "b *sides c"]:
     """Maps images from 0 to 1 to (x - mean) / std, channel by channel."""
+    if images.shape[-1] != len(mean):
+        raise UserError(
+            f"Images of {images.shape[-1]} channels do not fit a mean and std of {len(mean)}: give images of as many, "
+            "or other statistics."
+        )
     lead = (1,) * (images.ndim - 1)
     offset, scale = (jnp.asarray(values, jnp.float32).reshape(*lead, -1) for values in (mean, std))
     return (images - offset) / scale

@@ -1,6 +1,7 @@
 """Patch embedding."""
 
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ _MOST_PATCHES = 2**24
 
 def pair(value: int | Sequence[int]) -> tuple[int, int]:
     """Returns a pair; an int means a square."""
-    return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[1]))
+    return (int(value), int(value)) if isinstance(value, numbers.Integral) else (int(value[0]), int(value[1]))
 
 
 def grid_of(img_size: int | Sequence[int], patch_size: int | Sequence[int], *, cut: bool = False) -> tuple[int, int]:

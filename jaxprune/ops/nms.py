@@ -36,6 +36,8 @@ def nms(
     Returns:
       (numbers of the boxes by falling score, which places are taken).
     """
+    if not len(scores):
+        return jnp.zeros((num,), jnp.int32), jnp.zeros((num,), bool)
     boxes, scores = boxes.astype(jnp.float32), scores.astype(jnp.float32)
     alive = jnp.ones(scores.shape, bool) if valid is None else valid
     area = areas(boxes)

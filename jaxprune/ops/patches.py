@@ -1,5 +1,7 @@
 """Images as rows of patches, and gather and scatter of rows."""
 
+import numbers
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -99,4 +101,4 @@ def scatter_tokens(
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else size
+    return (int(size), int(size)) if isinstance(size, numbers.Integral) else size

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxprune.errors import UserError
 from jaxprune.ops.tensor_parallel import split_over
 from jaxprune.train.state import EMA, Keeper, TrainState
 
@@ -75,6 +76,8 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
     """The gradient of a batch as the mean over micro-batches, to save memory."""
 
     def part(array: jax.Array) -> jax.Array:
+        if len(array) % parts:
+            raise UserError(f"A batch of {len(array)} rows is not divided by accumulate={parts}: use a multiple of it.")
         # Every micro-batch takes strided rows of the batch, so that it stays sharded over all devices.
         rows = array.reshape(-1, parts, *array.shape[1:])
         return jnp.moveaxis(rows, 1, 0)

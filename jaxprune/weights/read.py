@@ -189,6 +189,8 @@ def fill(
     Args:
       source: the network that the tensors are of, see `positions.resample_to`.
     """
+    for patterns in (new, ignored):
+        _matches("", patterns)
     if not tensors:
         raise UserError(f"{label} hold no tensors at all: fetch or save the weights again.")
     entries = to_ours(by_timm(tensors, ignored), model)
@@ -268,6 +270,8 @@ def by_timm(tensors: Mapping[str, Any], ignored: Sequence[str]) -> dict[str, Pub
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
+    if isinstance(patterns, str):
+        raise UserError(f"The pattern {patterns!r} stands alone where several may stand: write ({patterns!r},).")
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -10,7 +10,10 @@ from support import assert_gradients, golden, golden_names, nhwc, weights
 
 from jaxprune import checkpoints, models
 from jaxprune.errors import UserError
+from jaxprune.nn.images import as_input
 from jaxprune.nn.params import merge, split
+from jaxprune.preprocessing import Preprocessing
+from jaxprune.train.optimizer import decay_mask
 
 
 def published(name: str, **arguments):
@@ -151,3 +154,53 @@ def test_named_sizes_have_timms_parameter_counts():
 def test_what_timm_names_and_is_not_built_says_why(name, what):
     with pytest.raises(UserError, match=f"{name} is not supported: it has .*{what}"):
         models.arguments(name)
+
+
+LEAST = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
+
+
+def test_the_distillation_head_reads_its_token_with_or_without_a_cls_token():
+    for class_token in (True, False):
+        sizes = {**LEAST, "num_classes": 3, "class_token": class_token, "global_pool": "avg"}
+        model = models.create("vit", **sizes, dist_token=True, reg_tokens=2, rngs=nnx.Rngs(0))
+        model.head_dist.kernel[...] = jax.random.normal(jax.random.key(0), model.head_dist.kernel.shape)
+        tokens, _ = model.forward_features(jax.random.normal(jax.random.key(1), (2, 16, 16, 3)))
+        _, (_, distilled) = model.forward_head(tokens)
+        np.testing.assert_allclose(distilled, model.head_dist(tokens.x[:, int(class_token)]), rtol=1e-6)
+
+
+def test_without_a_cls_token_features_are_of_all_patches():
+    model = models.create("vit", **LEAST, num_classes=0, class_token=False, reg_tokens=2, rngs=nnx.Rngs(0))
+    tokens, _ = model.forward_features(jax.random.normal(jax.random.key(1), (2, 16, 16, 3)))
+    np.testing.assert_allclose(model.forward_head(tokens)[0], tokens.x[:, 2:].mean(1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [1.0, 1.5, -0.5])
+def test_a_rate_of_dropped_paths_is_below_one(rate):
+    with pytest.raises(UserError, match=rf"drop_path_rate={rate:g} is not a rate"):
+        models.create("vit", **{**LEAST, "depth": 2}, drop_path_rate=rate, rngs=nnx.Rngs(0))
+
+
+def test_numbers_of_numpy_are_sizes():
+    model = models.create("vit", **{name: np.int64(value) for name, value in LEAST.items()}, rngs=nnx.Rngs(0))
+    assert model.grid == (4, 4) and model.preprocessing.with_size(np.int64(8)).img_size == (8, 8)
+    swin = {"img_size": 32, "patch_size": 4, "embed_dim": 8, "depths": (1, 1), "num_heads": np.int64(2)}
+    models.create("swin", **swin, window_size=np.int64(4), rngs=nnx.Rngs(0))
+
+
+def test_pixels_of_other_channels_are_normalised_alike():
+    record = models.create("vit", **LEAST, in_chans=1, rngs=nnx.Rngs(0)).preprocessing
+    assert len(record.mean) == len(record.std) == 1
+    assert as_input(np.zeros((2, 16, 16, 1), np.uint8), record).shape == (2, 16, 16, 1)
+    with pytest.raises(UserError, match="Images of 1 channels do not fit a mean and std of 3"):
+        as_input(np.zeros((2, 16, 16, 1), np.uint8), Preprocessing((16, 16)))
+
+
+def test_learnt_rotary_frequencies_do_not_decay_and_shared_relative_positions_learn_at_the_full_rate():
+    mixed = models.create("vit", **LEAST, style="rope_mixed", rngs=nnx.Rngs(0))
+    params = split(mixed).params
+    decays = decay_mask(params, mixed.no_decay)
+    assert not decays["blocks.0.rope_freqs"] and decays["blocks.0.mlp.fc1.kernel"]
+    shared = models.create("vit", **LEAST, style="beit_shared", rngs=nnx.Rngs(0))
+    layers = shared.parameter_layers(split(shared).params)
+    assert layers["blocks.0.attn.relative_position_bias_table"] == 2 and layers["blocks.0.mlp.fc1.kernel"] == 1

@@ -149,3 +149,13 @@ def test_a_pre_trained_vit_loads(side):
     if same:
         np.testing.assert_array_equal(model.pos_embed[...], vit.pos_embed[...])
     np.testing.assert_array_equal(model.pos_embed[:, :1], vit.pos_embed[:, :1])
+
+
+def test_rows_of_wide_maps_are_in_their_windows_in_bfloat16():
+    sizes = {"img_size": (4, 1240), "patch_size": 4, "pretrain_img_size": 16, "embed_dim": 16}
+    sizes |= {"depth": 1, "num_heads": 2}
+    model = models.create("vitdet", **sizes, window_size=3, global_blocks=(), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    (site,) = model.sites()
+    rows = jax.random.normal(jax.random.key(0), (1, 310, 16), jnp.bfloat16)
+    by_grid, by_row = (model.block(site).run(rows, grid=grid) for grid in (site.grid, None))
+    np.testing.assert_allclose(by_row.astype(np.float32), by_grid.astype(np.float32), atol=0.1)

@@ -3,10 +3,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from toy_run import Batches, parameters, toy_fit
 
 from jaxprune import parallel
 from jaxprune.checkpoints.store import load_params
+from jaxprune.errors import UserError
 from jaxprune.mim.parts.encoder_copy import EncoderCopy
 from jaxprune.nn.batch_norm import MOMENTUM, RunningStats
 from jaxprune.train import optimizer, state
@@ -98,3 +100,11 @@ def test_running_statistics_follow_those_that_the_loss_reports():
     now, seen = run(3, loss, keepers=(RunningStats({"mean": jnp.float32(2.0)}),))
     np.testing.assert_allclose(now.extra["running"]["mean"], 2 + 3 * MOMENTUM, rtol=1e-6)
     assert "running" not in seen[0][1]
+
+
+def test_a_batch_that_is_not_divided_into_micro_batches_is_refused():
+    loss = lambda params, batch, key: ((params["w"] * batch["image"].sum()), {})
+    step = make_train_step(loss, optax.sgd(0.1), accumulate=2)
+    begun = state.TrainState(jnp.int32(0), {"w": jnp.ones(())}, optax.sgd(0.1).init({"w": jnp.ones(())}), {})
+    with pytest.raises(UserError, match="A batch of 5 rows is not divided by accumulate=2"):
+        step(begun, {"image": jnp.ones((5, 3))}, jax.random.key(0))

@@ -201,3 +201,10 @@ def test_tables_of_windows_are_moved_to_windows_of_another_size():
     assert moved.shape == (49, 2)
     np.testing.assert_allclose(moved, resample_relative(table, (4, 4), 0), rtol=1e-6)
     np.testing.assert_allclose(moved.reshape(7, 7, 2)[[0, 3, 6], 0, 0], [-2.0, 0.0, 2.0], atol=1e-5)
+
+
+def test_a_pattern_that_stands_alone_is_not_read_letter_by_letter():
+    model = models.create("vit", img_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2, rngs=nnx.Rngs(0))
+    for options in ({"new": "head.*"}, {"ignored": "head.*"}):
+        with pytest.raises(UserError, match=r"'head\.\*' stands alone where several may stand: write \('head\.\*',\)"):
+            load_pretrained(model, {"foo.weight": np.ones(3)}, **options)

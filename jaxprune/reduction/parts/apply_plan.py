@@ -14,7 +14,7 @@ from jaxprune.nn.params import copied
 from jaxprune.nn.site import Site
 from jaxprune.plugins import build
 from jaxprune.preprocessing import Normalisation, trained_on
-from jaxprune.reduction.parts.base import Reducer, Step, require_sound
+from jaxprune.reduction.parts.base import Reducer, Step
 from jaxprune.reduction.parts.find_method import shown_name
 from jaxprune.reduction.parts.plan import Plan
 from jaxprune.reduction.parts.plan_on_network import Placed, place
@@ -70,7 +70,6 @@ def apply(
         _check_grid(scorer, first)
 
     def make(cls: type[Reducer], options: dict[str, Any], step: Step) -> Reducer:
-        require_sound(cls)
         cost = _cost(model, sites, img_size) if cls.needs_cost else None
         step = step._replace(cost=cost, num_classes=getattr(model, "num_classes", 0))
         scorer_later: dict[str, Any] = {"scorer": None} if cls.where == "embed" else {}

@@ -6,7 +6,7 @@ from typing import Any
 import jaxprune.reduction as family
 from jaxprune import plugins
 from jaxprune.errors import UserError
-from jaxprune.reduction.parts.base import Reducer
+from jaxprune.reduction.parts.base import Reducer, require_sound
 
 _WAYS = (
     " For a method of your own, give its class, Plan(MyMethod, …), or name it by jaxprune.reduction.register(name, "
@@ -40,11 +40,12 @@ def method_class(method: str | type) -> type[Reducer]:
     """Returns the class of a method, by its name or as it is.
 
     Raises:
-      UserError: there is no such method, or the class is no `Reducer`.
+      UserError: there is no such method, or the class is not a `Reducer`, or not a sound one.
     """
     if isinstance(method, str):
-        return plugins.find(family, Reducer, method, ways=_WAYS)
+        method = plugins.find(family, Reducer, method, ways=_WAYS)
     if inspect.isclass(method) and issubclass(method, Reducer):
+        require_sound(method)
         return method
     raise UserError(
         f"{method!r} is not a method: give a name such as 'topk', or a subclass of jaxprune.reduction.Reducer."

@@ -23,6 +23,7 @@ from jaxprune.reduction.parts.plan_text import INPUT, StepText
 from jaxprune.reduction.parts.step_sizes import Amount, Count, Rate, Removal, falling, number, whole
 
 _DEEPEST = 10_000  # blocks of a network, at most
+_KEEP_RATE = 0.7
 
 
 def quarters(depth: int) -> tuple[int, ...]:
@@ -74,7 +75,7 @@ class Plan:
     def __init__(
         self,
         method: str | type[Reducer] | None = None,
-        keep_rate: float | int | tuple[float | int, ...] = 0.7,
+        keep_rate: float | int | tuple[float | int, ...] = _KEEP_RATE,
         reduction_loc: int | tuple[int, ...] | None = None,
         *,
         num_keep: int | tuple[int, ...] | None = None,
@@ -180,6 +181,10 @@ class Plan:
     def _check_r(self) -> None:
         if self.num_keep is not None:
             raise UserError("A plan takes r or num_keep, not both: leave one out.")
+        if self.keep_rate != _KEEP_RATE:
+            raise UserError(
+                f"A plan takes r or keep_rate, not both: leave keep_rate={self.keep_rate} or r={self.r} out."
+            )
         for removed in self.r if isinstance(self.r, tuple) else (self.r,):
             Removal(removed)
         if not -1.0 <= self.inflection <= 1.0:

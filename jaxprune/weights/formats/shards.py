@@ -11,10 +11,12 @@ from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.files import as_path, read_text
 
 Tensors = dict[str, np.ndarray]
-_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-_WHOLE = (
+# The files to look for, in this order: of a repository with several formats, the safe one, if it was fetched.
+_FILES = (
+    "model.safetensors.index.json",
     "model.safetensors",
     "open_clip_model.safetensors",
+    "pytorch_model.bin.index.json",
     "pytorch_model.bin",
     "open_clip_pytorch_model.bin",
     "pytorch_model.pth",
@@ -23,7 +25,7 @@ _WHOLE = (
 
 def holds_weights(path: Path) -> bool:
     """Returns whether a directory contains published weights, or at least their configuration."""
-    return path.is_dir() and any((path / name).is_file() for name in (*_INDEXES, *_WHOLE, "config.json"))
+    return path.is_dir() and any((path / name).is_file() for name in (*_FILES, "config.json"))
 
 
 def read_directory(path: Path, read_file: Callable[[Path], Tensors]) -> Tensors:
@@ -35,12 +37,9 @@ def read_directory(path: Path, read_file: Callable[[Path], Tensors]) -> Tensors:
     Raises:
       UserError: there are no weights, the index is damaged, or a file or a tensor that it lists is missing.
     """
-    for name in _INDEXES:
+    for name in _FILES:
         if (path / name).is_file():
-            return _by_index(path / name, read_file)
-    for name in _WHOLE:
-        if (path / name).is_file():
-            return read_file(path / name)
+            return _by_index(path / name, read_file) if name.endswith(".json") else read_file(path / name)
     single = [file for ending in ("*.safetensors", "*.npz") for file in sorted(path.glob(ending))]
     if len(single) == 1:
         return read_file(single[0])
