@@ -1,13 +1,13 @@
 """Segmentation of the built-in scenes: the wall, and ten shapes in front of it. Takes minutes, and no download.
 
-python -m jaxprune.main --config=configs/dense/scenes.py[:head=upernet]
+python -m jaxprune.main --config=configs/dense/scenes.py[:head=upernet] --workdir=runs/scenes_segment
 
     head   linear, fcn, upernet (default), segvit, or dtop, whose tokens leave when they are sure of their class
 
 The scenes have 64 × 64 pixels and their exact label maps. `--config.run=RUN` starts the encoder from a pre-training
 run of the same sizes, such as that of configs/ranking/scenes.py. To test the network under plans:
 
-python -m jaxprune.main --config=configs/dense/scenes.py --config.segmenter=runs/scenes --config.data.source= \\
+python -m jaxprune.main --config=configs/dense/scenes.py --config.segmenter=runs/scenes_segment --config.data.source= \\
     --config.plans="('tome','topk','random')" --config.keep_rate=0.5 --workdir=runs/scenes_plans
 """
 

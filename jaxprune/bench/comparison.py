@@ -148,7 +148,9 @@ def _named(plans: Mapping[str, Contender] | Iterable[Contender]) -> dict[str, Co
         if len(contenders) < len(listed):
             raise UserError("Two of the plans are the same: leave one out, or name both by {name: plan}.")
     if DENSE in contenders:
-        raise UserError(f"{DENSE!r} is the network without a plan, which takes part anyway: name your plan otherwise.")
+        raise UserError(
+            f"{DENSE!r} is the network without a plan, which takes part anyway: give your plan another name."
+        )
     return contenders
 
 

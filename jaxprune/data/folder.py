@@ -119,7 +119,8 @@ class ImageFolder:
         if labels and any(_is_one(entry.name, extensions) for entry in listing(self.root)):
             return (
                 f"{folder} holds {files} but no class directories with {files}. Put every class into its own "
-                "directory; or set labels=False for commands that need no classes, such as pre-training."
+                "directory; or, for pre-training, which needs no classes, set labels=False (as a config's "
+                "argument, labels=false)."
             )
         extensions = decode.EXTENSIONS if self.num_frames else video.EXTENSIONS
         if next(image_files(self.root, (), extensions), None) is not None:

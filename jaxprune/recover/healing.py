@@ -170,7 +170,7 @@ def heal(
     if not best["step"]:
         _log.warning(
             "%s: in none of %d evaluations was the network closer to the dense one than before, so it stays as it is. "
-            "Give a lower learning rate than %g, or more time.", desc, len(rows) - 1, rate,
+            "Give a learning_rate below %g, or more time.", desc, len(rows) - 1, rate,
         )  # fmt: skip
     model = _filled(student, load_file(workdir / BEST) if best["step"] else split(student).params)
     if not teacher.preprocessing.num_frames:

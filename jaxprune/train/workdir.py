@@ -69,10 +69,13 @@ def _prepare(workdir: Path, config: Mapping[str, Any], defaults: Mapping[str, An
                 write_atomically(path, json.dumps(record, indent=2) + "\n")
     try:
         existing = json.loads(path.read_bytes())
+        tasks = [str(values.get("task", "")) for values in (existing["config"], config)]
         differences = _differences({**defaults, **_flat(existing["config"])}, _flat(config))
         changed = _differences(existing["versions"], record["versions"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{path} cannot be read as the config of a run. Give another workdir.") from None
+    if differences and tasks[0] != tasks[1]:
+        raise UserError(f"{workdir} holds a run of {tasks[0]}, and this is {tasks[1]}: give another workdir.")
     if differences:
         raise UserError(
             f"{workdir} holds a run with another config: {_shown(differences)}. Give another workdir, or the config "

@@ -126,7 +126,7 @@ def tune(
     order = pareto_testing.front([bound.of(plan.cost) for plan in plans], risks) if plans else []
     front = [plans[index] for index in order]
     cascades = contenders.cascades(network, table, losses, [*plans, *(plan for plan, _ in rejected)], bound, settings)
-    _log.info("Timing whole networks in turns: the dense one, and some of %d plans that no other beats.", len(front))
+    _log.info("Timing whole networks in turns: the dense one, and up to %d plans that no other beats.", len(front))
     if bound.on_cost:
         finalists, timed = timed_within(network.dense, network.smaller, front, bound, settings, keep)
         if cascades:

@@ -188,8 +188,8 @@ def _rows(config: Config, label: str, origin: Origin, texts: Sequence[str], work
     images = inputs.sample(config, inputs.held_out(read, classifier))
     if measured.comparison is not None and measured.comparison.images != len(images):
         raise UserError(
-            f"{len(images) - measured.comparison.images} of {len(images)} images cannot be read, and a row is of all: "
-            "move these files away, which are named above."
+            f"{len(images) - measured.comparison.images} of {len(images)} images cannot be read, and a row covers all: "
+            "move the files that are named above away."
         )
     size = config.img_size
     common = {

@@ -143,7 +143,7 @@ def _not_compared(section: Section, names: Iterable[str]) -> None:
     missing = [title for title, has_name in _BASELINES.items() if not any(map(has_name, names))]
     if missing:
         section.note(
-            f"Not compared: {' and '.join(missing)}. Without them nobody knows whether a plan pays.", "warning"
+            f"Not compared: {' and '.join(missing)}. Without them the table cannot show whether a plan pays.", "warning"
         )
 
 
