@@ -1,6 +1,5 @@
 """The meaning of "±" and of ranges, in words, for captions of tables and tiles."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,15 +25,13 @@ def meaning(kind: str, count: int | None = None, of: str = "images") -> str:
     return f"± = {kind} over {'the row’s' if count is None else count} {of}"
 
 
-def with_meaning(half: float, kind: str, count: int, of: str = "images", spec: str = ".1%") -> str:
-    """Returns the half-width of an interval as text, with its meaning.
+def of_share(low: float, high: float, count: int) -> str:
+    """Returns the 95 % interval of a share of images as text, with its meaning.
 
-    >>> with_meaning(0.021, WILSON, 500)
-    '± 2.1%, half the 95 % interval (Wilson) over 500 images'
+    >>> of_share(0.33, 0.596, 50)
+    '33.0% to 59.6%: 95 % interval (Wilson) over 50 images'
     """
-    if math.isnan(half):
-        return f"{meaning(kind, 1, of)}"
-    return f"± {half:{spec}}, {kind} over {count} {of}"
+    return f"{low:.1%} to {high:.1%}: 95 % interval (Wilson) over {count} images"
 
 
 def ranges(rounds: int) -> str:

@@ -19,7 +19,7 @@ def test_mean_average_precision_is_shown_in_percent():
 
 def test_accuracy_tiles_say_what_the_interval_is():
     (tile,) = reporting.accuracy_tiles(reporting.with_interval({"accuracy": 0.5, "held_out": 100})).values()
-    assert tile == ("50.0%", "± 9.6%, half the 95 % interval (Wilson) over 100 images")
+    assert tile == ("50.0%", "40.4% to 59.6%: 95 % interval (Wilson) over 100 images")
 
 
 @pytest.mark.parametrize("shares", [True, False])

@@ -8,8 +8,7 @@ def test_a_half_width_is_named_with_its_number():
     assert spread.meaning(spread.STUDENT, 3, "seeds") == "± = half the 95 % interval (Student's t) over 3 seeds"
     assert spread.meaning(spread.STANDARD_ERROR).endswith("the standard error of the mean over the row’s images")
     assert "no ±" in spread.meaning(spread.STUDENT, 1, "seeds")
-    assert spread.with_meaning(0.021, spread.WILSON, 500) == "± 2.1%, half the 95 % interval (Wilson) over 500 images"
-    assert "no ±" in spread.with_meaning(float("nan"), spread.STANDARD_ERROR, 1)
+    assert spread.of_share(0.479, 0.521, 500) == "47.9% to 52.1%: 95 % interval (Wilson) over 500 images"
 
 
 def test_timings_say_what_their_range_is_or_that_there_is_none():

@@ -60,7 +60,7 @@ def test_accuracy_has_its_interval_number_and_chance(part_of):
     (part,) = part_of(lambda section: page.describe(section, PREDICTED, CLASSES))
     # 7 of 10; Wilson's interval is .397 to .892.
     assert part.tiles == {
-        "accuracy": ("70.0%", "± 24.8%, half the 95 % interval (Wilson) over 10 images"),
+        "accuracy": ("70.0%", "39.7% to 89.2%: 95 % interval (Wilson) over 10 images"),
         "chance": ("33.3%", ""),
     }
     summary = evaluate._summary(evaluate._Tested(None, None, PREDICTED, compared()))

@@ -108,8 +108,8 @@ def test_the_results_come_first_then_the_phases(workdir):
     part = page.parts["Results"]
     # Wilson's intervals of 30 and 23 of 50: .4618 to .7239 and .3297 to .5960.
     assert part.tiles == {
-        "accuracy, pre-trained": ("60.0%", "± 13.1%, half the 95 % interval (Wilson) over 50 images"),
-        "accuracy, from scratch": ("46.0%", "± 13.3%, half the 95 % interval (Wilson) over 50 images"),
+        "accuracy, pre-trained": ("60.0%", "46.2% to 72.4%: 95 % interval (Wilson) over 50 images"),
+        "accuracy, from scratch": ("46.0%", "33.0% to 59.6%: 95 % interval (Wilson) over 50 images"),
         "chance": ("10%", ""),
         "reconstruction loss": ("0.65", "1 = each patch's mean colour"),
         "object patches found": (

@@ -78,7 +78,7 @@ def test_pretraining(workdir):
         "held-out loss": ("0.1235", ""),
         "steps": ("20", ""),
         "seconds": ("62", ""),
-        "of mean colour's": ("0.6543", "1 = predicting each patch's mean colour"),
+        "÷ mean-colour loss": ("0.6543", "1 = predicting each patch's mean colour"),
     }
     assert captions(part) == [
         "At the end, loss on masked patches: training 1.25, held-out 1.125.",
@@ -106,7 +106,7 @@ def test_finetuning_from_a_run_under_a_plan(workdir):
     assert part.notes == ["Stopped at step 15 of 20: max_minutes was reached."]
     # Wilson's interval of 23 of 50 is .3297 to .5960.
     assert part.tiles == {
-        "held-out accuracy": ("46.0%", "± 13.3%, half the 95 % interval (Wilson) over 50 images"),
+        "held-out accuracy": ("46.0%", "33.0% to 59.6%: 95 % interval (Wilson) over 50 images"),
         "chance": ("10.0%", ""),
         "steps": ("15", ""),
         "seconds": ("62", ""),
@@ -139,7 +139,7 @@ def test_linear_probe(workdir):
     part = only_part(workdir)
     assert part.title == "Linear probe" and part.texts == ["On 40 scenes, frozen features of runs/mae."]
     assert part.tiles == {
-        "held-out accuracy": ("46.0%", "± 13.3%, half the 95 % interval (Wilson) over 50 images"),
+        "held-out accuracy": ("46.0%", "33.0% to 59.6%: 95 % interval (Wilson) over 50 images"),
         "steps": ("20", ""),
         "seconds": ("62", ""),
     }

@@ -25,7 +25,7 @@ def describe(
     accuracy, matrix = predictions.accuracy(), confusions(predictions, len(class_names))
     numbers = list(range(len(class_names))) if allowed is None else list(allowed)
     matrix, names = matrix[np.ix_(numbers, numbers)], [class_names[number] for number in numbers]
-    note = spread.with_meaning(accuracy.half, spread.WILSON, len(predictions.labels))
+    note = spread.of_share(accuracy.low, accuracy.high, len(predictions.labels))
     section.metric_tiles({"accuracy": (f"{accuracy.value:.1%}", note), "chance": f"{1 / len(names):.1%}"})
     caption = f"By class: accuracy, {spread.BRACKETS} over the class's images."
     section.table(by_class(matrix, names), caption=caption)

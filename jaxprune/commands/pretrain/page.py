@@ -41,7 +41,7 @@ def describe(
         name = "held-out loss" if held_out else "loss"
         tiles = {name: summary["loss"], "steps": summary["steps"], "seconds": round(summary["seconds"])}
         if "ratio_to_mean_colour" in summary:
-            tiles["of mean colour's"] = (summary["ratio_to_mean_colour"], "1 = predicting each patch's mean colour")
+            tiles["÷ mean-colour loss"] = (summary["ratio_to_mean_colour"], "1 = predicting each patch's mean colour")
         section.metric_tiles(tiles)
         if is_untrained(summary):
             section.note(UNTRAINED, kind="warning")

@@ -135,6 +135,5 @@ def with_interval(summary: dict[str, Any]) -> dict[str, Any]:
 
 def accuracy_tiles(summary: dict[str, Any]) -> dict[str, Any]:
     """Returns a tile with the held-out accuracy and its 95 % interval."""
-    half = (summary["accuracy_high"] - summary["accuracy_low"]) / 2
-    note = spread.with_meaning(half, spread.WILSON, summary["held_out"])
+    note = spread.of_share(summary["accuracy_low"], summary["accuracy_high"], summary["held_out"])
     return {"held-out accuracy": (f"{summary['accuracy']:.1%}", note)}
