@@ -11,11 +11,12 @@ import functools
 import importlib
 import importlib.metadata
 import inspect
+import math
 import numbers
 import pkgutil
 import types
 import typing
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -204,10 +205,11 @@ _KINDS: dict[Any, tuple[type | tuple[type, ...], str]] = {
 # Arguments that count something, and the least that they may be.
 _SIZES = {
     **dict.fromkeys(("img_size", "patch_size", "window_size", "in_chans", "embed_dim", "num_heads", "kernel_size"), 1),
-    **dict.fromkeys(("decoder_embed_dim", "decoder_num_heads", "num_frames", "votes", "grid"), 1),
+    **dict.fromkeys(("decoder_embed_dim", "decoder_num_heads", "num_frames", "votes", "grid", "width", "dims"), 1),
     **dict.fromkeys(("depth", "depths", "decoder_depth", "num_classes", "reg_tokens"), 0),
 }
 _LARGEST = 2**20
+_POSITIVE = ("mlp_ratio", "norm_eps", "decoder_mlp_ratio")
 
 
 def _whole_numbers(value: Any) -> list[int]:
@@ -227,6 +229,8 @@ def check_kinds(cls: type, arguments: Mapping[str, Any]) -> None:
         if not _fits(value, annotation):
             raise UserError(f"{cls.__name__}: {name}={quoted(value)} is not {_described(annotation)}.")
         least = _SIZES.get(name)
+        if name in _POSITIVE and isinstance(value, numbers.Real) and not 0 < value < math.inf:
+            raise UserError(f"{cls.__name__}: {name}={value} is out of range: use a number above 0.")
         if least is not None and not all(least <= size <= _LARGEST for size in _whole_numbers(value)):
             raise UserError(f"{cls.__name__}: {name}={quoted(value)} is not a size: use whole numbers from {least} on.")
 
@@ -240,6 +244,12 @@ def _fits(value: Any, annotation: Any) -> bool:
         return any(_fits(value, choice) for choice in inside)
     if origin is typing.Literal:
         return value in inside
+    if origin is Sequence:
+        return (
+            isinstance(value, Sequence | np.ndarray)
+            and not isinstance(value, str | bytes)
+            and all(_fits(item, inside[0]) for item in value)
+        )
     if origin is not tuple:
         return True  # classes, functions and arrays fail where they are used
     if not isinstance(value, (tuple, list)):
@@ -256,6 +266,6 @@ def _described(annotation: Any) -> str:
         return " or ".join(map(_described, inside))
     if origin is typing.Literal:
         return " or ".join(map(repr, inside))
-    if inside[-1:] == (...,):
+    if inside[-1:] == (...,) or origin is Sequence:
         return f"several values, each {_described(inside[0])}"
     return f"({', '.join(map(_described, inside))})" if origin is tuple else getattr(annotation, "__name__", "usable")

@@ -206,7 +206,7 @@ class ConvNeXt(HierarchicalHost):
       depths: number of blocks in each stage.
       dims: width of each stage.
       patch_size: patch size of the stem, in pixels.
-      kernel_sizes: of the depth-wise convolutions, one per stage.
+      kernel_sizes: side of the depth-wise convolutions' filters, an odd number.
       ls_init_value: initial value of the LayerScale; None leaves it out (V2).
       use_grn: V2's MLP.
       conv_mlp: whether timm stores the point-wise layers as convolutions; the computation is the same.
@@ -240,6 +240,8 @@ class ConvNeXt(HierarchicalHost):
         super().__init__()
         if len(dims) != len(depths):
             raise UserError(f"dims={tuple(dims)} has {len(dims)} stages, but depths={tuple(depths)} has {len(depths)}.")
+        if kernel_sizes % 2 == 0:
+            raise UserError(f"kernel_sizes={kernel_sizes}: a depth-wise kernel has a centre only if its side is odd.")
         self.depths, self.dims, self.patch_size = tuple(depths), tuple(dims), patch_size
         self.num_classes, self.dtype, self.remat, self.embed_dim = num_classes, dtype, remat, dims[-1]
         self.conv_mlp = conv_mlp

@@ -178,6 +178,13 @@ class SwinTransformer(HierarchicalHost):
         heads = (int(num_heads),) * len(depths) if isinstance(num_heads, numbers.Integral) else tuple(num_heads)
         if len(heads) != len(depths):
             raise UserError(f"num_heads={heads} has {len(heads)} stages, but depths={tuple(depths)} has {len(depths)}.")
+        if min(depths, default=0) < 1:
+            raise UserError(f"depths={tuple(depths)}: every stage of a Swin has a block.")
+        if version == 2 and len(pretrained_window_sizes) < len(depths):
+            raise UserError(
+                f"pretrained_window_sizes={tuple(pretrained_window_sizes)} has {len(pretrained_window_sizes)} stages, "
+                f"but depths={tuple(depths)} has {len(depths)}."
+            )
         sizes = _window_sizes(window_size, len(depths))
         self.patch_embed = PatchEmbed(
             img_size,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxprune.errors import UserError
 from jaxprune.nn.attention import attend, merge_heads
 from jaxprune.nn.block_cost import BlockCost, linear_flops
 from jaxprune.nn.block_style import LayerScale
@@ -31,6 +32,8 @@ def _pooled(x: Float[Array, "b h n e"], grid: tuple[int, int], how: Any = jnp.ma
 
 class _Projections(nnx.Module):
     def __init__(self, dim: int, out: int, num_heads: int, *, dtype: Any, rngs: nnx.Rngs):
+        if out % num_heads:
+            raise UserError(f"A width of {out} is not divisible by num_heads={num_heads}: change embed_dim or it.")
         self.qkv = Linear(dim, 3 * out, dtype=dtype, rngs=rngs)
         self.proj = Linear(out, out, dtype=dtype, rngs=rngs)
         self.num_heads = num_heads

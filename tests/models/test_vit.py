@@ -204,3 +204,26 @@ def test_learnt_rotary_frequencies_do_not_decay_and_shared_relative_positions_le
     shared = models.create("vit", **LEAST, style="beit_shared", rngs=nnx.Rngs(0))
     layers = shared.parameter_layers(split(shared).params)
     assert layers["blocks.0.attn.relative_position_bias_table"] == 2 and layers["blocks.0.mlp.fc1.kernel"] == 1
+
+
+SWIN = {"img_size": 32, "patch_size": 4, "embed_dim": 8, "depths": (1, 1), "num_heads": 2, "window_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("vit", {"mlp_ratio": 0.0}, "mlp_ratio=0.0 is out of range: use a number above 0"),
+        ("vit", {"norm_eps": float("nan")}, "norm_eps=nan is out of range"),
+        ("convnext_tiny", {"kernel_sizes": 4}, "kernel_sizes=4: a depth-wise kernel has a centre only if"),
+        ("hiera", {"embed_dim": 8, "num_heads": 3}, "not divisible by num_heads=3"),
+        ("swin", {**SWIN, "version": 2, "pretrained_window_sizes": (3,)}, r"\(3,\) has 1 stages, but depths=\(1, 1\)"),
+        ("swin", {**SWIN, "depths": (1, 0)}, "every stage of a Swin has a block"),
+        ("swin", {**SWIN, "depths": 2}, "depths=2 is not several values, each a whole number"),
+        ("vitdet", {"global_blocks": 3}, "global_blocks=3 is not several values, each a whole number or None"),
+        ("resnet18", {"width": 0}, "width=0 is not a size"),
+    ],
+)
+def test_arguments_that_no_network_has_are_refused(name, options, message):
+    arguments = {**(LEAST if name == "vit" else {}), **options}
+    with pytest.raises(UserError, match=message):
+        models.create(name, **arguments, rngs=nnx.Rngs(0))
