@@ -46,7 +46,7 @@ class Cascade(Segmented):
                     f"A {type(network).__name__} does not say how its images are prepared: set preprocessing."
                 )
         require_classes([network.num_classes for network in networks])
-        costs = [_gmacs(network) for network in networks]
+        costs = [_gmacs(network) for network in networks] if len(networks) > 1 else []
         if costs != sorted(costs):
             raise UserError(
                 f"The networks of a cascade cost {', '.join(f'{cost:.3g}' for cost in costs)} GMACs: put the cheapest "

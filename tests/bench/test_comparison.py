@@ -189,7 +189,7 @@ def test_latex_has_a_line_for_each_plan(model, photos):
         ({"images": [np.zeros((side, 16, 3), np.uint8) for side in range(1, 22)]}, "differ in size: prepare them with"),
         ({"plans": "topk@1:keep_rate=0.5"}, "are not plans"),
         ({"plans": [PLAN, PLAN]}, "same"),
-        ({"plans": {"dense": PLAN}}, "otherwise"),
+        ({"plans": {"dense": PLAN}}, "another name"),
         ({"plans": {"small": object()}}, "neither a plan"),
         ({"plans": [object()]}, "has no name"),
         ({"baseline": "tome"}, "baseline"),

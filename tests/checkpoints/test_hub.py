@@ -215,7 +215,7 @@ SMALL = {"patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2, "rngs": n
 FURTHER = {
     "image-segmentation": lambda: dense.create("linear", encoder="vit", img_size=16, num_classes=3, **SMALL),
     "image-classification": lambda: Cascade(
-        [models.create("vit", img_size=side, num_classes=3, **SMALL) for side in (8, 16)]
+        [models.create("vit", img_size=side, num_classes=3, **SMALL) for side in (8, 12, 16)]
     ),
     "": lambda: mim.create("mae", img_size=16, decoder_embed_dim=16, decoder_depth=1, **SMALL),
 }
