@@ -205,7 +205,7 @@ _KINDS: dict[Any, tuple[type | tuple[type, ...], str]] = {
 # Arguments that count something, and the least that they may be.
 _SIZES = {
     **dict.fromkeys(("img_size", "patch_size", "window_size", "in_chans", "embed_dim", "num_heads", "kernel_size"), 1),
-    **dict.fromkeys(("decoder_embed_dim", "decoder_num_heads", "num_frames", "votes", "grid", "width", "dims"), 1),
+    **dict.fromkeys(("decoder_embed_dim", "decoder_num_heads", "num_frames", "votes", "grid", "dims"), 1),
     **dict.fromkeys(("depth", "depths", "decoder_depth", "num_classes", "reg_tokens"), 0),
 }
 _LARGEST = 2**20

@@ -71,7 +71,7 @@ def require_no_larger(kind: str, arguments: Mapping[str, Any], tensors: Mapping[
     count, total = len(tensors), sum(math.prod(array.shape) for array in tensors.values())
     for name, value in _numbers(arguments):
         most = count if "depth" in name else max(total, _SIDE)
-        if abs(value) > most:
+        if not abs(value) <= most:  # nor NaN
             raise UserError(
                 f"{source} describes a network with {name} {quoted(value)}, and holds {count} tensors of {total:,} "
                 "numbers: its card is damaged. Copy it from a run of the same config, or save the network again."

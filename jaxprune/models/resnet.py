@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxprune.errors import UserError
 from jaxprune.models.convnet import ConvNet
 from jaxprune.nn import BatchNorm, Conv, Linear
 from jaxprune.nn.drop_path import DropPath
@@ -99,6 +100,8 @@ class ResNet(ConvNet):
         dtype: Any = None,
         rngs: nnx.Rngs,
     ):
+        if width < 1:
+            raise UserError(f"width={width} is not a size: use a whole number from 1 on.")
         self.num_classes, self.dtype, self.num_stages = num_classes, dtype, len(layers)
         self.conv1 = Conv(in_chans, width, 7, stride=2, dtype=dtype, rngs=rngs)
         self.bn1 = BatchNorm(width)
