@@ -178,8 +178,8 @@ def param_shardings(mesh: Mesh, params: Mapping[str, Any], rules: Rules = ()) ->
       params: {dotted name: array, or anything with a shape}.
       rules: (pattern of the dotted name, one axis name or None per dimension); the first match wins. Without a match
         heads and hidden units of blocks are split over the mesh's `tensor` axis, and a parameter over `fsdp` along its
-        largest other divisible dimension; it is replicated over the axes that divide nothing. Biases, norms and the
-        filters of depthwise convolutions are replicated.
+        largest other divisible dimension; it is replicated over the axes that divide nothing. Small arrays and the
+        filters of depthwise convolutions are not split over `fsdp`.
 
     Raises:
       UserError: a rule matches no parameter, or names an axis that the mesh lacks or that does not divide a shape.

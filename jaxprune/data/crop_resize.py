@@ -235,13 +235,18 @@ def load_images(
         if isinstance(image, str | os.PathLike):
             rows.append(read_image(image, preprocessing))
         else:
-            rows.append(prepare(_as_rgb(image, preprocessing.exif), preprocessing))
+            rows.append(prepare(as_rgb(image, upright=preprocessing.exif), preprocessing))
     if not rows:
         raise UserError("There are no images to load: give files or uint8 arrays of (height, width, 3).")
     return normalized(np.stack(rows), preprocessing.mean, preprocessing.std)
 
 
-def _as_rgb(image: Any, upright: bool) -> np.ndarray:
+def as_rgb(image: Any, *, upright: bool) -> np.ndarray:
+    """Returns a decoded picture, or Pillow's, as uint8 (h, w, 3).
+
+    Raises:
+      UserError: it is none, or the range of its pixels is not known.
+    """
     if isinstance(image, Image.Image):
         try:
             return of_picture(image, upright=upright)

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from PIL import Image
 
-from jaxprune.data.crop_resize import prepare, read_image
-from jaxprune.data.decode import of_picture, to_rgb
+from jaxprune.data.crop_resize import as_rgb, prepare, read_image
+from jaxprune.data.decode import to_rgb
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 from jaxprune.export.exported_function import Program
@@ -70,7 +70,7 @@ def pixels(
 
 def _prepared(image: Any, shape: tuple[int, ...], preprocessing: Preprocessing) -> np.ndarray:
     if isinstance(image, Image.Image):
-        return prepare(of_picture(image, upright=preprocessing.exif), preprocessing)
+        return prepare(as_rgb(image, upright=preprocessing.exif), preprocessing)
     if not isinstance(image, np.ndarray):
         return read_image(image, preprocessing)
     if image.dtype != np.uint8 or image.ndim != len(shape):

@@ -53,7 +53,7 @@ def _no_draws(stream: int) -> Any:
 def slug(config: Config) -> str:
     """The name of the prediction's section and files: another one for another picture, network or plan."""
     path = Path(config.image).expanduser()
-    about = [str(path.resolve()), str(networks.origin(config)), config.plan, config.model.name]
+    about = [str(path.resolve()), str(networks.origin(config)), config.plan, config.model.name, config.img_size]
     return f"predict-{path.stem[:_LONGEST]}-{zlib.crc32(json.dumps(about).encode()):08x}"
 
 
