@@ -30,7 +30,7 @@ def instructions() -> str:
 def losses(method: str) -> list[float]:
     """The losses of the first steps of a framework."""
     parts = split(model := create(method))
-    keepers = tuple(keeper._replace(first=1, every=6) for keeper in model.keepers(1))
+    keepers = tuple(keeper._replace(first=1, period=6) for keeper in model.keepers(1))
     tx = optimizer.adamw(1e-3, weight_decay=0.05)
     now = state.create(parts.params, tx, parallel.make_mesh(devices=jax.devices()[:1]), keepers=keepers)
     batch = {"image": images(), FIXED: parts.rest}

@@ -46,7 +46,7 @@ class DiffRate(Reducer):
 
     where = "after"
     needs = frozenset({"cls_attn"})
-    counts = frozenset({"prune_keep"})
+    row_options = frozenset({"prune_keep"})
     proportional = True
 
     def __init__(

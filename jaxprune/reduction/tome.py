@@ -100,7 +100,7 @@ class ToMe(PairMerger):
         self.drops = merge == "prune"
         self.merged_in_place = step.cells is not None and unmerge == "stage"
 
-    def counts(self) -> list[int]:
+    def rows_by_round(self) -> list[int]:
         """Number of rows after each round that merges any, of every window if there are windows."""
         cells, rows = self.step.cells, self.step.tokens_in
         if cells is None:
@@ -120,7 +120,7 @@ class ToMe(PairMerger):
 
     def num_tokens(self) -> int:
         windows = 1 if self.step.cells is None else self.step.cells.num_windows
-        counts = self.counts()
+        counts = self.rows_by_round()
         return windows * counts[-1] if counts else self.step.tokens_in
 
     def flops(self) -> int:
@@ -129,7 +129,7 @@ class ToMe(PairMerger):
         cells, rows, similarities = self.step.cells, self.step.tokens_in, []
         if cells is not None:
             rows = cells.tokens_of_window(rows)
-        for count in self.counts():
+        for count in self.rows_by_round():
             if cells is None:
                 similarities.append(pairs(rows) if count < rows else 0)
             else:
@@ -148,10 +148,10 @@ class ToMe(PairMerger):
             return unchanged(tokens, prefix)
         metric = present(attended.keys).astype(jnp.float32).mean(1)
         if self.rounds == 1:
-            return self._round(tokens, metric, self.counts()[0], self.merge)
+            return self._round(tokens, metric, self.rows_by_round()[0], self.merge)
         metric = unit(metric)
         _, report = unchanged(tokens, prefix)
-        for count in self.counts():
+        for count in self.rows_by_round():
             averaged, _ = self._round(tokens._replace(x=metric), metric, count, self.merge_of_keys)
             tokens, latest = self._round(tokens, metric, count, self.merge)
             before, now = jnp.asarray(report.kept), jnp.asarray(latest.kept)

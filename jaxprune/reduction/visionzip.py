@@ -23,7 +23,7 @@ class VisionZip(Reducer):
 
     The rest, in their order, provide evenly spaced targets; every other row joins the target with the most similar key,
     by the cosine of the head-averaged keys. Outgoing rows are the attended ones in their order, then the contextual
-    ones; `kept` lists the targets of these.
+    ones; `kept` lists the targets of these. Rows that `ats` left absent come last among the rest.
 
     Works in networks without a CLS token too (SigLIP): there the ranking is the mean attention that a row receives.
 
@@ -64,9 +64,9 @@ class VisionZip(Reducer):
         dominant = jnp.sort(best(cls_scores(attended, prefix), num_dominant), axis=1)
         if self.num_contextual == 0:
             return keep_rows(tokens, dominant, prefix)
-        rest = remaining(dominant, n)
-        spaced = targets(n - num_dominant, self.num_contextual)
         absent = absent_rows(tokens, self.step)
+        rest = remaining(dominant, n, absent=absent)
+        spaced = targets(n - num_dominant, self.num_contextual)
         joined = join(
             rows_of(present(attended.keys).astype(jnp.float32).mean(1)[:, prefix:], rest),
             spaced,
@@ -102,10 +102,13 @@ def rows_of(values: Array, ids: Int[Array, "b k"]) -> Array:
     return jax.vmap(lambda values, ids: values[ids])(values, ids)
 
 
-def remaining(ids: Int[Array, "b k"], num_tokens: int) -> Int[Array, "b m"]:
-    """The rows that are not in `ids`, in rising order."""
+def remaining(
+    ids: Int[Array, "b k"], num_tokens: int, *, absent: Bool[Array, "b n"] | None = None
+) -> Int[Array, "b m"]:
+    """The rows that are not in `ids`, in rising order; those that are `absent` come last."""
     is_listed = places(ids, num_tokens) >= 0
-    return jnp.argsort(is_listed, axis=1, stable=True)[:, : num_tokens - ids.shape[1]].astype(jnp.int32)
+    order = is_listed if absent is None else 2 * is_listed + absent
+    return jnp.argsort(order, axis=1, stable=True)[:, : num_tokens - ids.shape[1]].astype(jnp.int32)
 
 
 def targets(num_rows: int, num_targets: int) -> Int[np.ndarray, "c"]:

@@ -101,11 +101,11 @@ def test_a_published_file_predicts_what_the_run_predicts(trained, photographs, t
     # Under a name that says the same about its images as the run does, with the sizes of the run.
     sizes = {**checkpoints.load_card(trained).arguments, "num_classes": 1000}
     del sizes["name"]
-    monkeypatch.setattr("jaxprune.models.vit.variants", lambda: {"vit": {}, "vit_ours": sizes})
+    monkeypatch.setattr("jaxprune.models.vit.variants", lambda: {"vit": {}, "vit_ours": sizes, "vit_ours.own": sizes})
     monkeypatch.setattr("jaxprune.models.vit.preprocessing", lambda name, arguments: RECORD)
     checkpoints.save_pretrained(checkpoints.load_model(trained), tmp_path / "vit.safetensors")
     (tmp_path / "names.txt").write_text("\n".join(CLASSES))
-    published = {"name": "vit_ours", "weights": str(tmp_path / "vit.safetensors")}
+    published = {"name": "vit_ours.own", "weights": str(tmp_path / "vit.safetensors")}
     published["class_names"] = str(tmp_path / "names.txt")
     with pytest.raises(UserError, match=r"has no data set: give --config.data.source=folder"):
         run("evaluate.py", tmp_path / "a", model=published)
@@ -133,9 +133,13 @@ def test_every_task_opens_a_classifier_in_the_same_words(name, trained):
 def test_the_card_and_not_the_config_says_how_images_are_prepared(trained):
     config = main.load_config(str(CONFIGS / "evaluate.py"))
     assert inputs.preprocessing(inputs.with_data_of(trained, RECORD, config)) == RECORD
-    config.data.update(source="folder", path="elsewhere", crop_pct=1.0, mean=(0.0, 0.0, 0.0), exif=False)
+    config.data.update(source="folder", path="elsewhere")
     chosen = inputs.with_data_of(trained, RECORD.with_size(48), config)
     assert inputs.preprocessing(chosen) == RECORD.with_size(48) and chosen.data.path == "elsewhere"
+    for name, value in {"crop_pct": 1.0, "mean": (0.0, 0.0, 0.0), "exif": False}.items():
+        config.data = {**chosen.data, name: value}
+        with pytest.raises(UserError, match=rf"config\.data\.{name}=.* has no effect"):
+            inputs.with_data_of(trained, RECORD.with_size(48), config)
 
 
 @pytest.fixture
@@ -163,7 +167,7 @@ def test_the_same_pixels_reach_the_network_from_everywhere(tmp_path, pixels):
     (root / "labels").mkdir()
     (root / "labels" / "turned.txt").write_text("0 0.5 0.5 0.5 0.5\n")
     file = str(root / "test" / "ant" / "turned.jpg")
-    data = {"source": "folder", "path": str(root), "mean": (0.0, 0.0, 0.0), "crop_pct": 1.0, "eval_crop": "none"}
+    data = {"source": "folder", "path": str(root)}
     pruned = {"scorers": ("centre",), "keep_rates": (), "curve_steps": 0, "rounds": 0, "num_images": 1}
     recall = f"ranking/recall.py:source=yolo,path={root},num_images=1"
     views = {

@@ -118,7 +118,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(method, tmp_path):
     model = create(method)
     parts = split(model)
     # A copy is refreshed after the break, in step 3.
-    keepers = tuple(keeper._replace(first=1, every=2) for keeper in model.keepers(1))
+    keepers = tuple(keeper._replace(first=1, period=2) for keeper in model.keepers(1))
     tx = optimizer.adamw(1e-2, weight_decay=0.05)
     options = (parts.params, tx, parallel.make_mesh(devices=jax.devices()[:1]))
 

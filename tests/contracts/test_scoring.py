@@ -88,7 +88,6 @@ def clip_scorer(method: str, reads: str):
             proposal = reduction.apply(proposal, reduction.Plan("dynamicvit", reduction_loc=(1, 2)), rngs=nnx.Rngs(3))
     if reads == "ranker":
         proposal = HOSTS["clip"].make(num_classes=32, rngs=nnx.Rngs(0))
-        proposal.num_classes = 32
     return scoring.create(method, grid=TUBES, **({} if reads == "nothing" else {"proposal": proposal}))
 
 

@@ -43,7 +43,7 @@ class Clip(Host):
         super().__init__()
         common = {"kernel_init": nnx.initializers.normal(0.3), "dtype": dtype, "rngs": rngs}
         self.img_size, self.patch_size, self.dtype = img_size, patch_size, dtype
-        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.embed_dim, self.num_heads, self.num_classes = embed_dim, num_heads, num_classes
         self.proj = Linear(3 * math.prod(patch_size), embed_dim, **common)
         tokens = 1 + math.prod(grid_of(img_size, patch_size))
         self.cls_token = nnx.Param(jnp.zeros((1, 1, embed_dim)))

@@ -135,7 +135,7 @@ def test_rounds_are_matchings_one_after_the_other(name):
     prefix = int(config["class_token"])
     rows = config["N"] - prefix
     reducer = ToMe(stage(rows, rows - config["removed"], num_prefix_tokens=prefix), rounds=config["rounds"])
-    np.testing.assert_array_equal(reducer.counts(), rows - np.cumsum(config["r"]))
+    np.testing.assert_array_equal(reducer.rows_by_round(), rows - np.cumsum(config["r"]))
     tokens = all_present(jnp.asarray(file["x"]), prefix)._replace(size=jnp.asarray(file["size"][:, :, 0]))
     attended = Attended(keys=jnp.asarray(file["metric"])[:, None])
     reduced, report = jax.jit(reducer, compiler_options=quick_compile())(tokens, attended)
@@ -181,11 +181,11 @@ def test_networks_that_prune_first_and_merge_later(name):
 
 
 def test_rounds_reach_what_one_matching_cannot():
-    assert ToMe(stage(196, 98)).counts() == [98]
-    assert ToMe(stage(196, 49)).counts() == [98]
-    assert ToMe(stage(196, 49), rounds=4).counts() == [159, 122, 85, 49]
-    assert ToMe(stage(196, 10), rounds=3).counts() == [134, 72, 36]
-    assert ToMe(stage(9, 8), rounds=3).counts() == [8]
+    assert ToMe(stage(196, 98)).rows_by_round() == [98]
+    assert ToMe(stage(196, 49)).rows_by_round() == [98]
+    assert ToMe(stage(196, 49), rounds=4).rows_by_round() == [159, 122, 85, 49]
+    assert ToMe(stage(196, 10), rounds=3).rows_by_round() == [134, 72, 36]
+    assert ToMe(stage(9, 8), rounds=3).rows_by_round() == [8]
     assert reduction.Plan("tome", 0.3, (1,), rounds=2).text == "tome@1:keep_rate=0.3,rounds=2"
     with pytest.raises(UserError, match=r"keep_rate 0\.2 is too low for tome.*use 0\.25, or rounds=3"):
         reduction.Plan("tome", 0.2, (1,), rounds=2)

@@ -129,7 +129,7 @@ class Reducer(nnx.Module):
       renames: {published path of a module or array within one step: our attribute path}.
       constraints: {one of its parameters: function to an allowed value}, which training applies after every update.
       row_by_row: whether it merges or chooses rows one after the other, in a loop that an ONNX file has to unroll.
-      counts: the options that are numbers of rows; they follow `num_keep` where that is raised.
+      row_options: the options that are numbers of rows; they follow `num_keep` where that is raised.
       clears_map: whether in a block that is a residual convolution of a map (ConvNeXt) dropped rows are zero afterwards
         in evaluation, instead of keeping their input.
 
@@ -155,7 +155,7 @@ class Reducer(nnx.Module):
     renames: ClassVar[dict[str, str]] = {}
     constraints: ClassVar[Mapping[str, Callable[[Array], Array]]] = {}
     row_by_row: ClassVar[bool] = False
-    counts: ClassVar[frozenset[str]] = frozenset()
+    row_options: ClassVar[frozenset[str]] = frozenset()
     clears_map: ClassVar[bool] = False
 
     where: Where = "after"
@@ -191,10 +191,9 @@ class Reducer(nnx.Module):
 
     @classmethod
     def with_counts(cls, options: Mapping[str, Any], count: Callable[[int], int]) -> dict[str, Any]:
-        """Returns the options of a step with the numbers of rows among them, see `counts`, changed by `count`."""
-        return {
-            name: count(value) if name in cls.counts and value is not None else value for name, value in options.items()
-        }
+        """Returns the options of a step with the numbers of rows among them, see `row_options`, changed by `count`."""
+        rows = lambda name, value: name in cls.row_options and value is not None
+        return {name: count(value) if rows(name, value) else value for name, value in options.items()}
 
     @classmethod
     def has_parameters(cls, options: Mapping[str, Any]) -> bool:
@@ -274,13 +273,17 @@ def require_sound(cls: type[Reducer]) -> None:
     """Checks what a class says of its method, before a network calls it.
 
     Raises:
-      UserError: `where` or `needs` is nothing that blocks know, or the call lacks an argument that they pass.
+      UserError: `where`, `needs` or `row_options` is nothing that blocks know, or the call lacks an argument that they
+        pass.
     """
     name, where, needs = cls.__name__, cls.where, cls.needs
     if where not in get_args(Where):
         raise unknown(f"{name}.where", str(where), get_args(Where))
-    if not isinstance(needs, frozenset | set):
-        raise UserError(f"{name}.needs={needs!r} is not a set: write frozenset({{'cls_attn'}}), for example.")
+    for attribute, example in (("needs", "cls_attn"), ("row_options", "prune_keep")):
+        if not isinstance(value := getattr(cls, attribute), frozenset | set):
+            raise UserError(
+                f"{name}.{attribute}={value!r} is not a set: write frozenset({{{example!r}}}), for example."
+            )
     for field in needs:
         if field not in Attended._fields:
             raise unknown(f"field of attention in {name}.needs", field, Attended._fields)

@@ -92,9 +92,9 @@ class Scorer(nnx.Module):
             grid = getattr(proposal, "grid", None)
         if grid is None:
             raise UserError(f"{name} has no patch grid: pass grid=(rows, columns), such as (14, 14).")
-        if self.own_patches and tuple(grid) != tuple(proposal.grid):
+        if self.own_patches and tuple(grid) != (own := tuple(proposal.sites()[0].grid)):
             raise UserError(
-                f"{name} scores the patches of its own {type(proposal).__name__}, {tuple(proposal.grid)}, not "
+                f"{name} scores the patches of its own {type(proposal).__name__}, {own}, not "
                 f"grid={tuple(grid)}: open that network at an image size with this grid, or score by papr or norm."
             )
         if len(grid) not in self.dims:

@@ -52,7 +52,8 @@ def cards_of(name: str) -> Callable[[Path, int, int], Iterator[Case]]:
     def cards(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
         path = folder / "network.safetensors"
         network = NETWORKS[name]()
-        checkpoints.save_model(network, path, class_names=("a", "b", "c") if hasattr(network, "num_classes") else ())
+        names = tuple(f"class {number}" for number in range(getattr(network, "num_classes", 0)))
+        checkpoints.save_model(network, path, class_names=names)
         with safe_open(path, "numpy") as file:
             card = json.loads(json.dumps(unsealed(file.metadata()["jaxprune"])))
             arrays = {tensor: file.get_tensor(tensor) for tensor in file.keys()}  # noqa: SIM118

@@ -163,7 +163,7 @@ FORGERIES: dict[str, Callable[[], Cells | bytes]] = {
     "a row without its last cells": lambda: [*table_text(DENSE), table_text(ROW)[1][:-3]],
     "quotes around two cells": lambda: _in_cell("accuracy", '0.731","0.99'),
     "a verdict by another case": lambda: _with(ROW, verdict="As promised"),
-    "a mark of the byte order": lambda: b"\xef\xbb\xbf" + as_bytes(table_text(ROW, DENSE)),
+    "two marks of the byte order": lambda: 2 * b"\xef\xbb\xbf" + as_bytes(table_text(ROW, DENSE)),
     "UTF-16": lambda: as_bytes(table_text(ROW, DENSE)).decode().encode("utf-16"),
     "semicolons": lambda: as_bytes(table_text(ROW, DENSE)).replace(b",", b";"),
     "zero bytes": lambda: as_bytes(_with(ROW, **_better())).replace(b"vit", b"v\x00it"),

@@ -49,7 +49,7 @@ def reduced(reducer: Any, file: Arrays, prefix: int, **attended: Any) -> tuple[A
 
 def in_rounds() -> Arrays:
     file, reducer = inputs(28), ToMe(stage(27, 8), rounds=3)
-    counts = [27, *reducer.counts()]
+    counts = [27, *reducer.rows_by_round()]
     settings = config(N=28, removed=19, rounds=3, r=(-np.diff(counts)).tolist(), class_token=True)
     return {"config": settings, **file, **reduced(reducer, file, 1)[0]}
 

@@ -261,7 +261,7 @@ def test_rounds_leave_fewer_than_half_of_every_window(make):
     fast = reduction.apply(model, Plan("tome", 0.3, (0,), rounds=3, merge="mlerp"))
     cells, reducer = model.sites()[0].cells, fast.layers[0].blocks[0].reducer
     full = int(np.prod(cells.windows.size))
-    assert len(reducer.counts()) == 3 and reducer.counts()[-1] == int(0.3 * full)
+    assert len(reducer.rows_by_round()) == 3 and reducer.rows_by_round()[-1] == int(0.3 * full)
     _, aux = quickly(fast, lambda model, images: model(images))(pictures(model.grid[0] * 4))
     assert aux.features[0].shape[1] == reducer.num_tokens() == flops.of_model(fast).tokens[0]
     row_map, kept = (np.asarray(values) for values in (aux.steps[0].row_map, aux.steps[0].kept))
@@ -271,7 +271,9 @@ def test_rounds_leave_fewer_than_half_of_every_window(make):
     windows = (windows // model.grid[1] // cells.windows.size[0]) * cells.windows.counts[1] + (
         windows % model.grid[1] // cells.windows.size[1]
     )
-    np.testing.assert_array_equal(row_map // reducer.counts()[-1], np.broadcast_to(windows.reshape(-1), row_map.shape))
+    np.testing.assert_array_equal(
+        row_map // reducer.rows_by_round()[-1], np.broadcast_to(windows.reshape(-1), row_map.shape)
+    )
 
 
 def test_rows_that_come_back_behind_their_block_share_its_mlp():

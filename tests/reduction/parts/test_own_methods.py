@@ -61,6 +61,7 @@ def test_a_step_that_keeps_every_row_is_the_dense_network(keep_rate):
         ({"where": "between"}, r"Unknown Most\.where 'between'"),
         ({"needs": frozenset({"cls_attention"})}, r"Unknown field of attention in Most\.needs 'cls_attention'"),
         ({"needs": "cls_attn"}, r"Most\.needs='cls_attn' is not a set"),
+        ({"row_options": lambda self: [3]}, r"Most\.row_options=.* is not a set"),
     ],
 )
 def test_what_a_class_says_is_checked(changes, message, monkeypatch):
