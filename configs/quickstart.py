@@ -45,7 +45,15 @@ def get_config(arg=None):
     # LTRP, with labels from the network pre-trained above. (A plain MAE makes better labels: configs/ranking/.) The
     # ranker is a tenth of the classifier in cost, so that what it drops pays for it.
     ranker = train_ranker.defaults()
-    ranker.ranker = {"name": "vit", **SIZE, "embed_dim": 32, "depth": 1, "per_patch": True}
+    ranker.ranker = {
+        "name": "vit",
+        **SIZE,
+        "embed_dim": 32,
+        "depth": 1,
+        "num_heads": 1,
+        "mlp_ratio": 2.0,
+        "per_patch": True,
+    }
     ranker.update(mim=first.mim, expects="progressive")
     ranker.data.update(**IMAGES, num_eval=128, crop="none")
     ranker.update(batch_size=32, epochs=1.5, log_every=10, checkpoint_every=1000, eval_every=0)

@@ -3,7 +3,7 @@
 import difflib
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NoReturn
 
 _MANY, _LISTED = 60, 12  # names in an error
@@ -73,3 +73,19 @@ def unknown(thing: str, value: str, choices: Iterable[str]) -> UserError:
     return UserError(
         f"Unknown {thing} {quoted(value)}.{nearest(value, choices)} Choose one of: {', '.join(listed)}{remainder}."
     )
+
+
+def require_options(owner: str, options: Iterable[str], names: Collection[str], *, word: str = "option") -> None:
+    """Checks the names of options, or of what `word` calls them, against those that their owner has.
+
+    >>> require_options("The data source 'folder'", ["paht"], ["path", "split"])
+    Traceback (most recent call last):
+    jaxprune.errors.UserError: The data source 'folder' has no option 'paht'. Did you mean 'path'? It has: path, split.
+
+    Raises:
+      UserError: there is no such option; the message suggests the nearest one.
+    """
+    for name in options:
+        if name not in names:
+            listing = ", ".join(names)
+            raise UserError(f"{owner} has no {word} {quoted(name)}.{nearest(name, names)} It has: {listing}.")

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxprune.errors import UserError, nearest, quoted, unknown
+from jaxprune.errors import UserError, quoted, require_options, unknown
 
 
 def methods(package: ModuleType, base: type) -> dict[str, type]:
@@ -185,12 +185,7 @@ def check_arguments(cls: type, arguments: Collection[str], names: Collection[str
     Raises:
       UserError: an argument is unknown; the message suggests the nearest one.
     """
-    for argument in arguments:
-        if argument not in names:
-            raise UserError(
-                f"{cls.__name__} has no argument {quoted(argument)}.{nearest(argument, names)} It has: "
-                f"{', '.join(sorted(names))}."
-            )
+    require_options(cls.__name__, arguments, sorted(names), word="argument")
 
 
 _KINDS: dict[Any, tuple[type | tuple[type, ...], str]] = {

@@ -86,6 +86,13 @@ def warnings_of_ours_are_errors():
 
 
 @pytest.fixture(autouse=True)
+def turns_of_a_single_run(monkeypatch):
+    """Tests read what is made of times, not the times."""
+    if (timing := sys.modules.get("jaxprune.bench.timing")) is not None:
+        monkeypatch.setattr(timing, "SHORTEST", 0.0)
+
+
+@pytest.fixture(autouse=True)
 def messages_reach_caplog():
     """A program that a test starts in this process sends its messages to the terminal instead; not beyond its test."""
     logger = logging.getLogger("jaxprune")

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from jaxprune.train import interrupt
 from jaxprune.train.progress import progress
 
+SHORTEST = 0.2  # seconds of a turn: what is shorter depends on what else the machine does at that moment
+
 
 class Turn(NamedTuple):
     """Seconds of one run: wall-clock time, and CPU time of this process."""
@@ -21,8 +23,8 @@ class Turn(NamedTuple):
 def interleaved(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[Turn]]:
     """Times the contestants in turns, one turn each per round.
 
-    A turn is two runs, and the second is timed, as in steady state: only the first may find its buffers paged out or
-    reused by another contestant.
+    A turn is one run that is not timed and then as many as take `SHORTEST` seconds, at least one, whose mean counts, as
+    in steady state: only the first may find its buffers paged out or reused by another contestant.
 
     Args:
       contestants: functions that return when their work is done; each runs twice beforehand, to compile and warm up.
@@ -39,11 +41,18 @@ def interleaved(contestants: Mapping[str, Callable[[], object]], rounds: int) ->
             for name, run in contestants.items():
                 interrupt.check()
                 run()
-                start, busy = time.perf_counter(), os.times().user
-                run()
-                turns[name].append(Turn(time.perf_counter() - start, os.times().user - busy))
+                turns[name].append(_turn(run))
                 bar.update(1)
     return turns
+
+
+def _turn(run: Callable[[], object]) -> Turn:
+    """Runs again and again for `SHORTEST` seconds; returns the mean of a run."""
+    start, busy, runs, wall = time.perf_counter(), os.times().user, 0, 0.0
+    while not runs or wall < SHORTEST:
+        run()
+        runs, wall = runs + 1, time.perf_counter() - start
+    return Turn(wall / runs, (os.times().user - busy) / runs)
 
 
 class OverRounds(NamedTuple):

@@ -17,7 +17,7 @@ from jaxprune.data.moving_scenes import MovingScenes
 from jaxprune.data.scenes import Scenes
 from jaxprune.data.source import Source, frames_of
 from jaxprune.data.tfds_source import Tfds
-from jaxprune.errors import UserError, nearest, unknown
+from jaxprune.errors import UserError, require_options, unknown
 
 SHAPES, FLAGS = OBJECTS = ("shapes", "flags")  # of built-in scenes
 
@@ -114,12 +114,7 @@ def create_source(
     if source not in SOURCES:
         raise unknown("data source", source, SOURCES)
     arguments = [name for name in inspect.signature(SOURCES[source]).parameters if name != "split"]
-    for name in options:
-        if name not in arguments:
-            raise UserError(
-                f"The data source {source!r} has no option {name!r}.{nearest(name, arguments)} "
-                f"It has: {', '.join(arguments)}."
-            )
+    require_options(f"The data source {source!r}", options, arguments)
     if split is None and (source != "folder" or options.get("label_maps") is not None):
         raise UserError(
             "split=None opens a folder whose directories are classes, and no other source: name a split, such "

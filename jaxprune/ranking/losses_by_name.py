@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from jaxprune.errors import UserError, unknown
+from jaxprune.errors import require_options, unknown
 from jaxprune.losses import ranking
 
 LOSSES = {
@@ -41,7 +41,5 @@ def ranking_loss(name: str, **options: Any) -> Callable[[Float[Array, "b n"], Fl
         raise unknown("ranking loss", name, LOSSES)
     function = LOSSES[name]
     names = [name for name in inspect.signature(function).parameters if name not in ("scores", "relevance", "where")]
-    for option in options:
-        if option not in names:
-            raise UserError(f"The loss {name!r} has no option {option!r}. It has: {', '.join(names)}.")
+    require_options(f"The loss {name!r}", options, names)
     return functools.partial(function, **options)

@@ -16,16 +16,18 @@ import numpy as np
 
 from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.files import as_path
+from jaxprune.models.vit import VisionTransformer
 from jaxprune.models.vit_styles import VitStyle
 from jaxprune.nn.params import Fixed, variables
 from jaxprune.scoring import Scorer
 from jaxprune.weights.finite import is_real, require_finite
 from jaxprune.weights.formats.pth import read_pth
 from jaxprune.weights.formats.shards import read_directory
+from jaxprune.weights.guess_network import network_similarity
 from jaxprune.weights.hub import fetched, is_remote
 from jaxprune.weights.positions import resample_to, table_names
 from jaxprune.weights.printable import require_printable
-from jaxprune.weights.read_names import to_timm
+from jaxprune.weights.read_names import PATCHES, to_timm
 from jaxprune.weights.rules import to_ours
 from jaxprune.weights.sources import Published, hugging_face_clip_siglip
 from jaxprune.weights.trained_methods import trained_methods
@@ -193,9 +195,10 @@ def fill(
         _matches("", patterns)
     if not tensors:
         raise UserError(f"{label} hold no tensors at all: fetch or save the weights again.")
-    entries = to_ours(by_timm(tensors, ignored), model)
+    named = by_timm(tensors, ignored)
+    entries = to_ours(named, model)
     with trained_methods(model, entries):
-        _put(model, entries, label, new=new, antialias=antialias, source=source)
+        _put(model, entries, named, label, new=new, antialias=antialias, source=source)
     if (activation := other_activation(tensors, getattr(getattr(model, "encoder", model), "style", None))) is not None:
         _log.warning(
             "%s: transformers computes SigLIP with another activation, features differ by about 1e-3: create the "
@@ -217,6 +220,7 @@ def other_activation(tensors: Mapping[str, Any], style: Any) -> str | None:
 def _put(
     model: Any,
     entries: Mapping[str, Published],
+    named: Mapping[str, Published],
     label: str,
     *,
     new: Sequence[str],
@@ -254,7 +258,9 @@ def _put(
         sizes = _sizes({name: tensor.shape for name, (_, tensor) in entries.items()})
         expected = _sizes({name: target.shape for name, target in targets.items()})
         why = f" ({sizes} against {expected})" if sizes and sizes != expected else ""
-        raise UserError(f"{label} do not fit this {type(model).__name__}{why}; tensors " + "; ".join(problems) + ".")
+        is_vit = isinstance(model, VisionTransformer) and PATCHES in named
+        nearest = f" The {network_similarity(named)}." if is_vit and (why or missing or left_over) else ""
+        raise UserError(f"{label} do not fit this {type(model).__name__}{why}; tensors {'; '.join(problems)}.{nearest}")
     # All of them before the first is put in place; what is beyond the dtype's range becomes infinite.
     with np.errstate(over="ignore", invalid="ignore"):
         arrays = {name: array.astype(targets[name].dtype, copy=False) for name, (_, array) in used.items()}

@@ -1,7 +1,10 @@
 """Timing in turns, speed-ups over rounds, and the verdict on them."""
 
+import time
+
 import numpy as np
 
+from jaxprune.bench import timing
 from jaxprune.bench.costs import promise
 from jaxprune.bench.timing import OverRounds, Turn, interleaved_medians, speed_up
 
@@ -23,6 +26,15 @@ def test_contestants_take_turns():
     medians = interleaved_medians({name: lambda name=name: order.append(name) for name in "ab"}, 2)
     assert "".join(order) == "aabb" + "aabb" * 2
     assert set(medians) == {"a", "b"} and all(np.isfinite(value) for value in medians.values())
+
+
+def test_short_runs_are_repeated_until_a_turn_is_long_enough(monkeypatch):
+    monkeypatch.setattr(timing, "SHORTEST", 0.05)
+    runs = []
+    turns = timing.interleaved({"short": lambda: runs.append(time.sleep(0.001))}, 3)["short"]
+    assert len(runs) > 3 * 10 and all(0.001 <= turn.wall < 0.05 for turn in turns)
+    long = timing.interleaved({"long": lambda: time.sleep(0.06)}, 2)["long"]
+    assert len(long) == 2 and all(turn.wall >= 0.06 for turn in long)
 
 
 def test_speed_ups_have_the_range_of_their_rounds():

@@ -10,6 +10,7 @@ from jaxprune import mim, models
 from jaxprune.checkpoints import load_pretrained
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
+from jaxprune.weights.rules import to_published
 
 SIZES = {"img_size": 16, "patch_size": 8, "embed_dim": 8, "num_heads": 2}
 DEPTH = 2
@@ -298,6 +299,13 @@ def test_another_size_is_told_first():
         UserError, match=r"do not fit this Vis\w+ \(width 8 and 2 blocks against width 4 and 1 blocks\)"
     ):
         load_pretrained(small, timm(arrays(vit())))
+
+
+def test_weights_of_another_network_name_the_nearest():
+    dinov2 = models.create("vit_small_patch14_dinov2", img_size=28, num_classes=0, rngs=nnx.Rngs(0))
+    deit = models.create("deit_small_patch16_224", img_size=32, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match=r"; tensors .*\. The nearest is vit_small_patch14_dinov2\.$"):
+        load_pretrained(deit, to_published(dinov2))
 
 
 def test_two_networks_at_once_are_refused():

@@ -1,6 +1,5 @@
 """The settings of `detect`."""
 
-import os
 from collections.abc import Iterator
 
 from jaxprune import dense
@@ -51,11 +50,8 @@ class ObjectData(ObjectImages):
     @staticmethod
     def check(values: Config, prefix: str) -> Iterator[str]:
         """Yields that there is no such directory, or no masks in it, and what the way into a batch refuses."""
-        on_disk = values.source not in ("", "scenes")
-        if on_disk and not values.path:
-            yield f"{prefix}source={values.source} needs {prefix}path, a directory of images and annotations."
-        elif on_disk and not os.path.isdir(os.path.expanduser(values.path)):
-            yield f"Image folder {values.path!r} does not exist or is not a directory: check {prefix}path."
+        if values.source not in ("", "scenes"):
+            yield from groups.missing_folder(values, prefix, "a directory of images and annotations")
         if values.source == "voc" and values.masks != "none":
             yield f"{prefix}source=voc has boxes only: write {prefix}masks=none."
         if values.source == "scenes" and values.masks == "polygons":

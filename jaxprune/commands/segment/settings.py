@@ -51,11 +51,10 @@ class MapData(MapImages):
     @staticmethod
     def check(values: Config, prefix: str) -> Iterator[str]:
         """Yields that there are no classes or no folder, and ranges that end below where they begin."""
-        if values.source == "folder" and not values.path:
-            yield f"{prefix}source=folder needs {prefix}path, a directory of images and label maps."
-        elif values.source == "folder" and not os.path.isdir(os.path.expanduser(values.path)):
-            yield f"Image folder {values.path!r} does not exist or is not a directory: check {prefix}path."
-        elif values.source in ("folder", "tfds") and not classes_file(values):
+        content = "a directory of images and label maps"
+        missing = list(groups.missing_folder(values, prefix, content)) if values.source == "folder" else []
+        yield from missing
+        if not missing and values.source in ("folder", "tfds") and not classes_file(values):
             yield f"{prefix}source={values.source} needs {prefix}classes, a text file with one class a line."
         if values.ratio[0] > values.ratio[1]:
             yield f"{prefix}ratio={values.ratio!r} ends below where it begins: write {tuple(reversed(values.ratio))}."

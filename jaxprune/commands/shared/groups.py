@@ -83,14 +83,20 @@ class Data(Images):
     @staticmethod
     def check(values: Config, prefix: str) -> Iterator[str]:
         """Yields that there is no such folder, and what the preprocessing refuses."""
-        if values.source == "folder" and not values.path:
-            yield f"{prefix}source=folder needs {prefix}path, a directory of images."
-        elif values.source == "folder" and not os.path.isdir(os.path.expanduser(values.path)):
-            yield f"Image folder {quoted(values.path)} does not exist or is not a directory: check {prefix}path."
+        if values.source == "folder":
+            yield from missing_folder(values, prefix, "a directory of images")
         if list(values.crop_scale) != sorted(values.crop_scale):
             backwards = tuple(reversed(values.crop_scale))
             yield f"{prefix}crop_scale={values.crop_scale!r} ends below where it begins: write {backwards}."
         yield from refused(lambda: preprocessing(values))
+
+
+def missing_folder(data: Config, prefix: str, content: str) -> Iterator[str]:
+    """Yields that the folder is missing which a source of images reads, and which should be `content`."""
+    if not data.path:
+        yield f"{prefix}source={data.source} needs {prefix}path, {content}."
+    elif not os.path.isdir(os.path.expanduser(data.path)):
+        yield f"Image folder {quoted(data.path)} does not exist or is not a directory: check {prefix}path."
 
 
 def preprocessing(data: Config) -> Preprocessing:

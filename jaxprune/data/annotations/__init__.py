@@ -6,7 +6,7 @@ from typing import Any
 from jaxprune.data.annotations import coco, masks, scenes, tfds, voc, yolo
 from jaxprune.data.annotations.base import Annotations
 from jaxprune.data.annotations.unseen_classes import UNSEEN
-from jaxprune.errors import UserError, nearest, unknown
+from jaxprune.errors import UserError, require_options, unknown
 
 FORMATS = {
     "scenes": scenes.open_scenes,
@@ -32,11 +32,7 @@ def open_annotations(source: str, /, **options: Any) -> Annotations:
         raise unknown("source of annotations", source, FORMATS)
     parameters = inspect.signature(FORMATS[source]).parameters
     arguments = {name: value for name, value in options.items() if value not in ("", None)}
-    for name in arguments:
-        if name not in parameters:
-            raise UserError(
-                f"{source!r} has no option {name!r}.{nearest(name, parameters)} It has: {', '.join(parameters)}."
-            )
+    require_options(repr(source), arguments, parameters)
     for name, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and name not in arguments:
             raise UserError(f"Annotations of the kind {source!r} need {name}=.")

@@ -15,7 +15,7 @@ from jaxprune.data.objects.coco import CocoObjects
 from jaxprune.data.objects.scenes import SceneObjects
 from jaxprune.data.objects.voc import VocObjects
 from jaxprune.data.objects.yolo import YoloObjects
-from jaxprune.errors import UserError, nearest, unknown
+from jaxprune.errors import UserError, require_options, unknown
 from jaxprune.files import listing, read_text
 
 ANNOTATIONS = "annotations/instances_{split}.json"
@@ -42,12 +42,7 @@ def open_objects(source: str = "scenes", /, *, split: str, **options: Any) -> An
     if source not in SOURCES:
         raise unknown("source of objects", source, SOURCES)
     arguments = [name for name in inspect.signature(SOURCES[source]).parameters if name != "split"]
-    for name in options:
-        if name not in arguments:
-            raise UserError(
-                f"The source of objects {source!r} has no option {name!r}.{nearest(name, arguments)} "
-                f"It has: {', '.join(arguments)}."
-            )
+    require_options(f"The source of objects {source!r}", options, arguments)
     return SOURCES[source](split=split, **options)
 
 

@@ -92,9 +92,9 @@ class Scorer(nnx.Module):
             grid = getattr(proposal, "grid", None)
         if grid is None:
             raise UserError(f"{name} has no patch grid: pass grid=(rows, columns), such as (14, 14).")
-        if self.own_patches and tuple(grid) != (own := tuple(proposal.sites()[0].grid)):
+        if self.own_patches and tuple(grid) != (own_grid := tuple(proposal.sites()[0].grid)):
             raise UserError(
-                f"{name} scores the patches of its own {type(proposal).__name__}, {own}, not "
+                f"{name} scores the patches of its own {type(proposal).__name__}, {own_grid}, not "
                 f"grid={tuple(grid)}: open that network at an image size with this grid, or score by papr or norm."
             )
         if len(grid) not in self.dims:
