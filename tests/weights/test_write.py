@@ -184,7 +184,8 @@ def test_a_conversion_may_say_what_the_network_is(tmp_path, monkeypatch):
     save_pretrained(vit(), tmp_path / "in.safetensors")
     same_sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 8, "depth": 1, "num_heads": 2}
     networks = {"same": same_sizes, "narrow": {**same_sizes, "embed_dim": 4}, "vit": {}}
-    monkeypatch.setattr("jaxprune.models.vit.variants", lambda: networks)
+    for module in ("models.vit", "weights.guess_network"):
+        monkeypatch.setattr(f"jaxprune.{module}.variants", lambda: networks)
     convert(tmp_path / "in.safetensors", tmp_path / "same.safetensors", model="same")
     same(load_file(tmp_path / "same.safetensors"), load_file(tmp_path / "in.safetensors"))
     with pytest.raises(UserError, match=r"width 8 and 1 blocks against width 4 and 1 blocks"):
