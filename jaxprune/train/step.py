@@ -79,7 +79,7 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
         if len(array) % parts:
             raise UserError(f"A batch of {len(array)} rows is not divided by accumulate={parts}: use a multiple of it.")
         # Every micro-batch takes strided rows of the batch, so that it stays sharded over all devices.
-        rows = array.reshape(-1, parts, *array.shape[1:])
+        rows = array.reshape(len(array) // parts, parts, *array.shape[1:])
         return jnp.moveaxis(rows, 1, 0)
 
     def total(params: Params, batch: Batch, key: jax.Array) -> Any:

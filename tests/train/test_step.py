@@ -42,6 +42,15 @@ def test_a_batch_in_parts_is_the_same_step():
     np.testing.assert_allclose(many[-1][1]["bias"], one[-1][1]["bias"], rtol=1e-5)
 
 
+def test_a_column_without_numbers_is_divided_too():
+    """Such as the masks of a detector that has none."""
+    loss = lambda params, batch, key: (params["w"] * batch["x"].sum() + batch["masks"].sum(), {})
+    step = make_train_step(loss, optax.sgd(0.1), accumulate=2)
+    begun = state.TrainState(jnp.int32(0), {"w": jnp.ones(())}, optax.sgd(0.1).init({"w": jnp.ones(())}), {})
+    _, metrics = step(begun, {"x": jnp.ones((4, 3)), "masks": jnp.zeros((4, 0))}, jax.random.key(0))
+    assert float(metrics["loss"]) == 6.0
+
+
 def test_every_part_draws_its_own_numbers():
     _, seen = run(1, lambda p, b, k: (jnp.mean(p["linear.bias"] * 0), {"u": jax.random.uniform(k)}), accumulate=4)
     key = jax.random.fold_in(jax.random.key(0), 0)
