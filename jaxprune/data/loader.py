@@ -83,11 +83,7 @@ def train_batches(
     _check_frames(source, preprocessing)
     if frames_of(source):
         raise UserError(f"{source.name!r} has clips, but training needs images: clips are for evaluation and pruning.")
-    if len(source) < batch_size:
-        raise UserError(
-            f"{source.name!r} has {len(source)} images, which do not fill one batch of {batch_size}: lower batch_size "
-            "or add images."
-        )
+    require_a_batch(source.name, len(source), batch_size)
     augment = (Cutout(cutout),) if cutout else ()
     augment += (RandAugment.parse(randaugment),) if randaugment else ()
     random, border = crop in RANDOM, _BORDER if crop == RANDOM_BORDERED else None
@@ -136,6 +132,22 @@ def eval_batches(
     order = Order.of_process(len(source), batch_size, process_index, process_count, None)
     transform = transform or Transform(preprocessing, augment=changes)
     return EvalBatches(BatchReader(source, order, transform, num_threads), num_workers)
+
+
+def require_a_batch(name: str, count: int, batch_size: int) -> None:
+    """Refuses fewer images than a batch of training takes.
+
+    Args:
+      name: of the source.
+      count: number of its images.
+
+    Raises:
+      UserError: see above.
+    """
+    if count < batch_size:
+        raise UserError(
+            f"{name!r} has {count} images, which do not fill one batch of {batch_size}: lower batch_size or add images."
+        )
 
 
 def _check_turned(source: Source, preprocessing: Preprocessing) -> None:

@@ -93,6 +93,13 @@ def test_a_frozen_encoder_keeps_its_weights_and_its_features_give_what_the_netwo
     assert [row["step"] for row in metrics if row["split"] == "train"] == [2, 4]
 
 
+def test_a_frozen_encoder_needs_the_images_of_a_batch(tmp_path):
+    made = config("camvid.py:smoke")
+    made.data.num_train = 3
+    with pytest.raises(UserError, match="has 6 images, which do not fill one batch of 8: lower batch_size"):
+        run(made, tmp_path / "run")
+
+
 @pytest.mark.slow
 def test_a_head_learns_what_a_plan_leaves_of_a_frozen_encoder(tmp_path):
     summary = run(config("camvid.py:smoke", plan="tome:r=2"), tmp_path / "run")

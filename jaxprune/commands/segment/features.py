@@ -11,7 +11,7 @@ from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.config import Config
 from jaxprune.data.batch_reader import Batch
 from jaxprune.data.joint.segmentation import TrainMaps
-from jaxprune.data.loader import TrainBatches
+from jaxprune.data.loader import TrainBatches, require_a_batch
 from jaxprune.data.order import Order
 from jaxprune.evaluate import Forward, Stacked, run_over
 from jaxprune.nn.images import normalize
@@ -44,6 +44,9 @@ def of_frozen(network: Any, examples: Any, config: Config, mesh: jax.sharding.Me
 
     Images and maps are resized to the network's size, without crops. With `config.mirrors` every image comes twice, the
     second time mirrored.
+
+    Raises:
+      UserError: those that can be read do not fill a batch.
     """
     record = preprocessing(config)
     batches = loader.eval_batches(
@@ -72,7 +75,9 @@ def of_frozen(network: Any, examples: Any, config: Config, mesh: jax.sharding.Me
     for name, (features, beside) in zip(names, parts, strict=True):
         maps = beside["label_map"][:, :, ::-1] if name == "mirrored" else beside["label_map"]
         columns.append({**features, **beside, "label_map": maps})
-    return {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+    joined = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+    require_a_batch(examples.name, len(joined["index"]), config.batch_size)
+    return joined
 
 
 def batches(columns: dict[str, np.ndarray], config: Config) -> TrainBatches:
