@@ -178,7 +178,7 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
     Its plan is applied, and `model.preprocessing` is set.
 
     Args:
-      ema: take the averaged weights of a run instead of the last ones.
+      ema: take the averaged weights of a run instead of the last ones, with the averages of its running statistics.
       img_size: for images of another size: positions are resampled to the new grid, as `load_pretrained` does. A plan
         by keep rate keeps the same share of the patches.
 
@@ -271,7 +271,8 @@ def _arrays(path: Path, card: Card, ema: bool) -> dict[str, Any]:
     if path.is_file():
         return _read(path)
     fixed = _read(path / FIXED) if (path / FIXED).is_file() else {}
-    return {**fixed, **load_params(path, ema=ema), **load_running(path)}
+    # Averages are those of the running statistics too; runs of earlier versions have the last ones alone.
+    return {**fixed, **load_running(path), **load_params(path, ema=ema)}
 
 
 def _read(path: Path) -> dict[str, Any]:

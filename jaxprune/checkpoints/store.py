@@ -236,7 +236,7 @@ def load_params(directory: str | os.PathLike, *, ema: bool = False) -> dict[str,
     Args:
       directory: a run directory, its `checkpoints`, or one checkpoint in it. Nothing in it is changed, so a run that is
         still training can be read.
-      ema: return the averaged parameters instead of the last ones.
+      ema: return the averaged parameters instead of the last ones, and averages of running statistics.
 
     Raises:
       UserError: there is no good checkpoint, or it holds no averaged parameters, or some that are not finite.

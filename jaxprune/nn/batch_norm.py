@@ -70,6 +70,7 @@ class RunningStats(NamedTuple):
     start: dict[str, Array]
 
     name = BATCH_STATS
+    averaged = True  # averaged parameters have averaged statistics, as in timm
 
     def initial(self, params: Mapping[str, Array]) -> dict[str, Array]:
         """The statistics before the first step."""

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxprune import parallel
 
-EMA = "ema"  # key of the averaged parameters in `TrainState.extra`
+EMA = "ema"  # key of the averages in `TrainState.extra`: of the parameters, and of what keepers have `averaged`
 
 
 class Keeper(Protocol):
@@ -19,6 +19,9 @@ class Keeper(Protocol):
 
     They are in `TrainState.extra` under the keeper's name; the loss finds them in `batch["kept"]` under that name. What
     the loss reports under it, among its metrics, is passed to `updated` and not logged.
+
+    The arrays of a keeper with `averaged = True`, which have names that no parameter has, are averaged with the
+    parameters where a run averages these: running statistics belong to the parameters beside them.
     """
 
     @property
@@ -42,6 +45,12 @@ class TrainState(NamedTuple):
     extra: dict[str, Any]  # averaged parameters, and what methods keep (`Keeper`)
 
 
+def averaged(params: dict[str, jax.Array], extra: dict[str, Any], keepers: Sequence[Keeper]) -> dict[str, jax.Array]:
+    """Returns the arrays that are averaged over the steps, by name: the parameters, and those of `averaged` keepers."""
+    kept = [extra[keeper.name] for keeper in keepers if getattr(keeper, "averaged", False)]
+    return {**params, **{name: array for arrays in kept for name, array in arrays.items()}}
+
+
 def create(
     params: dict[str, Any],
     optimizer: optax.GradientTransformation,
@@ -54,7 +63,7 @@ def create(
     """Returns the initial state, placed on the mesh; the caller's arrays are copied, never donated.
 
     Args:
-      ema: whether to keep an average of the parameters.
+      ema: whether to keep averages, see `averaged`.
       keepers: what methods keep beside the parameters.
     """
     shardings = state_shardings(params, optimizer, mesh, rules, ema=ema, keepers=keepers)
@@ -108,6 +117,6 @@ def _initial(
 ) -> TrainState:
     # Copied, because the first training step donates (destroys) the state's buffers.
     params = jax.tree.map(jnp.copy, params)
-    extra = {EMA: jax.tree.map(jnp.copy, params)} if ema else {}
-    extra |= {keeper.name: jax.tree.map(jnp.copy, keeper.initial(params)) for keeper in keepers}
+    extra = {keeper.name: jax.tree.map(jnp.copy, keeper.initial(params)) for keeper in keepers}
+    extra |= {EMA: jax.tree.map(jnp.copy, averaged(params, extra, keepers))} if ema else {}
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), extra)

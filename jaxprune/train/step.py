@@ -9,7 +9,7 @@ import optax
 
 from jaxprune.errors import UserError
 from jaxprune.ops.tensor_parallel import split_over
-from jaxprune.train.state import EMA, Keeper, TrainState
+from jaxprune.train.state import EMA, Keeper, TrainState, averaged
 
 # Keys of a batch for arrays that are not rows of it: those that stay, such as a teacher's parameters, and those that
 # methods keep in the state (`state.Keeper`).
@@ -39,7 +39,7 @@ def make_train_step(
       optimizer: turns gradients into updates.
       shardings: shardings of the new state (`state_shardings`); by default left to the compiler.
       accumulate: number of micro-batches, processed one after the other; gradients and metrics are averaged.
-      ema_decay: decay of the averaged parameters `state.extra["ema"]`, if the state has them.
+      ema_decay: decay of the averages `state.extra["ema"]` (`state.averaged`), if the state has them.
       keepers: what methods keep in `state.extra` beside the parameters.
 
     `key` is the run's key, the same at every step: the step's own key is folded in from `state.step`, so a resumed run
@@ -59,7 +59,7 @@ def make_train_step(
             observed = metrics.pop(keeper.name, None)
             extra[keeper.name] = keeper.updated(extra[keeper.name], observed, state.step + 1, params)
         if EMA in extra:
-            extra[EMA] = optax.incremental_update(params, extra[EMA], 1.0 - ema_decay)
+            extra[EMA] = optax.incremental_update(averaged(params, extra, keepers), extra[EMA], 1.0 - ema_decay)
         metrics = {**metrics, "loss": loss, "grad_norm": optax.tree.norm(grads)}
         return TrainState(state.step + 1, params, opt_state, extra), metrics
 

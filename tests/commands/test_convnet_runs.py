@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import tensorflow_datasets as tfds
 from flax import nnx
@@ -41,11 +42,18 @@ def test_its_statistics_are_learned_and_stored(trained):
     statistics = load_running(workdir)
     assert statistics and all(not np.all(array == 0) for name, array in statistics.items() if name.endswith(".mean"))
     config = main.load_config(f"{CONFIGS}/ranking/proposal.py:smoke")
-    model, correct = checkpoints.load_model(workdir), []
-    for batch in inputs.eval_batches(config, inputs.source(config, "eval")):
-        logits, _ = model(inputs.normalized(config, jnp.asarray(batch["image"])))
-        correct += list((np.argmax(logits, -1) == batch["label"])[batch["valid"]])
-    assert np.mean(correct) == pytest.approx(summary["accuracy"])
+    # Averaged weights have the averages of the statistics.
+    for ema, name in ((False, ""), (True, "ema_")):
+        model, correct, losses = checkpoints.load_model(workdir, ema=ema), [], []
+        for batch in inputs.eval_batches(config, inputs.source(config, "eval")):
+            logits, _ = model(inputs.normalized(config, jnp.asarray(batch["image"])))
+            correct += list((np.argmax(logits, -1) == batch["label"])[batch["valid"]])
+            loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
+            losses += list(loss[batch["valid"]])
+        assert np.mean(correct) == pytest.approx(summary[f"{name}accuracy"])
+        assert np.mean(losses) == pytest.approx(summary[f"{name}loss"], rel=1e-4)
+        own = statistics if not ema else {n: load_params(workdir, ema=True)[n] for n in statistics}
+        assert ema == any(np.any(own[n] != array) for n, array in statistics.items())
 
 
 def saved(folder, name):

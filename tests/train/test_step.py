@@ -66,6 +66,22 @@ def test_averaged_parameters_follow_slowly():
     chex.assert_trees_all_close(now.extra["ema"], expected, rtol=1e-6)
 
 
+def test_averages_include_running_statistics_but_not_what_else_is_kept():
+    def loss(params, batch, key):
+        value, metrics = quiet_loss(params, {name: batch[name] for name in ("x", "y")}, key)
+        return value, {**metrics, "running": {"mean": batch["kept"]["running"]["mean"] + 1.0}}
+
+    copy = EncoderCopy(first=1, period=1, prefix="linear.bias")
+    now, _ = run(3, loss, keepers=(copy, RunningStats({"mean": jnp.float32(2.0)})), ema=True, ema_decay=0.75)
+    assert set(now.extra["ema"]) == {*parameters(), "mean"}
+    average = running = 2.0
+    for _ in range(3):
+        running += MOMENTUM
+        average = 0.75 * average + 0.25 * running
+    np.testing.assert_allclose(now.extra["running"]["mean"], running, rtol=1e-6)
+    np.testing.assert_allclose(now.extra["ema"]["mean"], average, rtol=1e-6)
+
+
 def test_a_run_keeps_its_averages(tmp_path):
     result = toy_fit(tmp_path, ema_decay=0.9, accumulate=2)
     saved = load_params(tmp_path, ema=True)

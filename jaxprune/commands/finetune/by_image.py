@@ -75,7 +75,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     last = held_out.single_label(lambda arrays, batch: exits(arrays, batch)["logits"][:, -1])
 
     def measure(params: dict[str, jax.Array], state: TrainState) -> dict[str, float]:
-        arrays = {**params, **state.extra.get(BATCH_STATS, {})}
+        arrays = {**state.extra.get(BATCH_STATS, {}), **params}  # averaged parameters bring averaged statistics
         return held_out.measure(last, arrays, training.held_out_batches(), training.mesh)
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:

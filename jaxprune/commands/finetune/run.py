@@ -58,7 +58,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     call = logits if several else held_out.single_label(logits)
 
     def measure(params: dict[str, jax.Array], state: TrainState) -> dict[str, float]:
-        arrays = {**params, **state.extra.get(BATCH_STATS, {})}
+        arrays = {**state.extra.get(BATCH_STATS, {}), **params}  # averaged parameters bring averaged statistics
         return held_out.measure(call, arrays, training.held_out_batches(), training.mesh, several=several)
 
     def evaluate(step: int, state: TrainState, writer: Writer) -> None:
