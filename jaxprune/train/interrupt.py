@@ -130,10 +130,9 @@ class StopSignal:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Evaluations in the `with` block end at the first signal."""
-        before = self.received
+        """Evaluations in the `with` block end at the first signal, those that begin after it at once."""
         # Several processes must end an evaluation at the same batch, so there it is completed.
-        is_wanted = lambda: self.received != before and jax.process_count() == 1
+        is_wanted = lambda: self.received is not None and jax.process_count() == 1
         with interruptible(is_wanted):
             yield
 

@@ -177,6 +177,29 @@ def test_a_signal_ends_an_evaluation_which_is_done_again(undisturbed, tmp_path, 
     assert same_state(finished.state, result.state) and metrics_bytes(tmp_path) == metrics_bytes(workdir)
 
 
+@pytest.mark.parametrize("number", [12, STEPS])
+def test_a_signal_in_a_step_leaves_the_evaluation_behind_it_for_later(undisturbed, tmp_path, number):
+    """What sends the signal may kill in half a minute, and the step is saved behind the evaluation."""
+    workdir, result = undisturbed
+
+    class Signalling(Batches):
+        def __next__(self):
+            if self.position == number - 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().__next__()
+
+    def evaluation(step, state, writer):
+        interrupt.check()
+        evaluate_hook(step, state, writer)
+
+    stopped = toy_fit(tmp_path, batches=Signalling(), hooks=[Hook(6, evaluation)])
+    assert (stopped.stopped, stopped.step) == ("signal", number)
+    assert max(row["step"] for row in read_metrics(tmp_path) if row["split"] == "eval") == number - 6
+    finished = toy_fit(tmp_path, hooks=[Hook(6, evaluation)])
+    assert finished.stopped is None
+    assert same_state(finished.state, result.state) and metrics_bytes(tmp_path) == metrics_bytes(workdir)
+
+
 @pytest.mark.slow
 def test_compiling_does_not_count_as_work(tmp_path, monkeypatch):
     def slow(loss_fn, *arguments, **options):
