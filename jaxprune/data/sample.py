@@ -7,9 +7,14 @@ import numpy as np
 from jaxprune.data.rng import SAMPLE, generator
 from jaxprune.data.source import Example, Source, example_name, frames_of, turned
 
+_NONE = -1  # the number of an example that stands for a broken one
+
 
 class Picked:
     """Selected examples of a source, in a given order, renumbered.
+
+    Where the source is in memory and holds another example in place of a broken one, that example has the number -1, so
+    that no evaluation counts it.
 
     Args:
       source: the examples to choose from.
@@ -30,7 +35,9 @@ class Picked:
         return len(self._places)
 
     def __getitem__(self, index: int) -> Example:
-        return {**self._source[self._places[index]], "index": np.int32(range(len(self))[index])}
+        number, place = range(len(self))[index], self._places[index]
+        example = self._source[place]
+        return {**example, "index": np.int32(number if example["index"] == place else _NONE)}
 
 
 class Pictures(Picked):

@@ -9,6 +9,7 @@ from jaxprune.data.broken_examples import Unreadable, read_or_next
 from jaxprune.data.folder import ImageFolder
 from jaxprune.data.loader import eval_batches, train_batches
 from jaxprune.data.memory import InMemory
+from jaxprune.data.sample import Sample
 from jaxprune.data.source_factory import create_source, describe
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
@@ -55,3 +56,12 @@ def test_broken_files_do_not_stop_a_run(folder, in_memory):
     assert np.flatnonzero(~valid).tolist() == [3, 8, 12, 13, 14, 15]
     replaced = np.concatenate([b["label"] for b in seen])
     assert replaced[3] == 1 and replaced[8] == 2  # the label belongs to the picture shown
+
+
+@pytest.mark.parametrize("in_memory", [None, False])
+def test_a_sample_counts_no_picture_twice(folder, in_memory):
+    break_files(folder / "ant" / "003.png", folder / "cow" / "000.png")
+    source = create_source("folder", path=str(folder), in_memory=in_memory)
+    sample = Sample(Sample(source, 12), 12)
+    (batch,) = eval_batches(sample, batch_size=16, preprocessing=Preprocessing((24, 24)))
+    assert np.flatnonzero(~batch["valid"]).tolist() == [3, 8, 12, 13, 14, 15]
