@@ -13,11 +13,12 @@ from jaxprune import checkpoints, commands, models, ranking
 from jaxprune.commands import evaluate, finetune, prune
 from jaxprune.commands.finetune.settings import require_teacher
 from jaxprune.commands.shared import inputs, networks
+from jaxprune.data.arrays import of_arrays
 from jaxprune.errors import UserError
 from jaxprune.evaluate.contestants import contestant
 from jaxprune.evaluate.forwards import under_plan
 from jaxprune.models import resnet
-from jaxprune.open import NetworkCache, open_scorers, resized_inputs
+from jaxprune.open import Classifier, NetworkCache, open_scorers, resized_inputs
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 
@@ -50,6 +51,19 @@ def test_the_same_classes_in_another_order_are_refused():
     inputs.require_classes(examples, 2, "runs/a")
     with pytest.raises(UserError, match="runs/a in another order: class 0 is 'ant' and 'bee' there"):
         inputs.require_classes(examples, 2, "runs/a", ("bee", "ant"))
+
+
+def test_images_whose_classes_are_kept_back_are_refused(monkeypatch):
+    """As in the test split of TFDS's ImageNet, where every network would be wrong."""
+    names, images = ("ant", "bee"), np.zeros((2, 4, 4, 3), np.uint8)
+    known, kept_back = of_arrays(images, np.array([0, 1]), names), of_arrays(images, None, names)
+    inputs.require_two_classes(known, known)
+    for train, held_out in ((kept_back, known), (known, kept_back)):
+        with pytest.raises(UserError, match=r"are not known.*give another split"):
+            inputs.require_two_classes(train, held_out)
+    monkeypatch.setattr(inputs, "source", lambda config, split: kept_back)
+    with pytest.raises(UserError, match=r"are not known.*give another split"):
+        inputs.held_out(evaluate.defaults(), Classifier(None, names, "runs/a"))
 
 
 def test_networks_on_smaller_images_read_the_originals(tmp_path):

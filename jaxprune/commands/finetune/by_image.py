@@ -59,7 +59,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     """Trains the network, and writes checkpoints, metrics and a report to `workdir`."""
     _require_own_settings(config)
     training = Training.of(config, workdir)
-    inputs.require_two_classes(training.train)
+    inputs.require_two_classes(training.train, training.held_out)
     model = build(
         "dynamic", arguments(config, training.train.num_classes), dtype=config.dtype, rngs=nnx.Rngs(config.seed)
     )

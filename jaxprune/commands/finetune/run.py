@@ -44,7 +44,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return by_image.train(config, workdir)
     require_teacher(config)
     training = Training.of(config, workdir)
-    inputs.require_two_classes(training.train)
+    inputs.require_two_classes(training.train, training.held_out)
     model = _network(config, training.train.num_classes)
     if start := networks.start_of(config):
         initialise(model, start, training.train.class_names)

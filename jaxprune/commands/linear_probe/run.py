@@ -39,7 +39,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         return stopped
     start = networks.start_of(config) or networks.origin(config)
     training = Training.of(config, workdir)
-    inputs.require_two_classes(training.train)
+    inputs.require_two_classes(training.train, training.held_out)
     num_classes = training.train.num_classes
     arguments = {**networks.model_arguments(config), "num_classes": num_classes}
     model = build("model", arguments, dtype=config.dtype, rngs=nnx.Rngs(config.seed))

@@ -246,10 +246,12 @@ def held_out(config: Config, classifier: Classifier) -> Any:
     """Opens the held-out examples of `config.data` for a classifier.
 
     Raises:
-      UserError: their number of classes differs from the classifier's, or an image has several classes.
+      UserError: their number of classes differs from the classifier's, an image has several classes, or its class is
+        not known.
     """
     examples = source(config, "eval")
     require_one_class(examples)
+    require_known_classes(examples)
     require_classes(examples, len(classifier.class_names), classifier.origin, classifier.class_names)
     return examples
 
@@ -269,6 +271,21 @@ def require_one_class(examples: Any) -> None:
         raise UserError(
             f"The images of {examples.name} have several classes each, and this command compares single predictions: "
             "configs/analyse.py reports the average precision of such classifiers."
+        )
+
+
+def require_known_classes(examples: Any) -> None:
+    """Refuses images whose classes the data set keeps back, such as those of ImageNet's test split: all are -1.
+
+    Raises:
+      UserError: see above.
+    """
+    label = read_or_next(examples, 0)["label"]
+    if not np.ndim(label) and label < 0:
+        raise UserError(
+            f"The classes of the images of {examples.name} are not known, so a network can neither learn from them nor "
+            "be tested on them: give another split as config.data.train_split or config.data.eval_split, such as "
+            "'validation'."
         )
 
 
@@ -307,18 +324,20 @@ def require_classes(examples: Any, num_classes: int, origin: str | Path, class_n
             )
 
 
-def require_two_classes(examples: Any) -> None:
-    """Refuses examples that a classifier cannot be trained on.
+def require_two_classes(train: Any, held_out: Any) -> None:
+    """Refuses examples that a classifier cannot be trained or tested on.
 
     Raises:
-      UserError: they have no classes, or a single one.
+      UserError: they have no classes, or a single one, or the classes are not known.
     """
-    if examples.num_classes < 2:
-        classes = "one class" if examples.num_classes else "no classes"
+    if train.num_classes < 2:
+        classes = "one class" if train.num_classes else "no classes"
         raise UserError(
-            f"The images of {examples.name} have {classes}, and a classifier learns to tell two or more apart: give a "
+            f"The images of {train.name} have {classes}, and a classifier learns to tell two or more apart: give a "
             "folder with a directory of images for each class, and leave config.data.labels as it is."
         )
+    for examples in (train, held_out):
+        require_known_classes(examples)
 
 
 def allowed_classes(config: Config, examples: Any) -> tuple[int, ...] | None:
