@@ -15,6 +15,7 @@ from jaxprune.errors import UserError
 from jaxprune.measures import correlation
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
+from jaxprune.ops.host_random import host_generator
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 
@@ -49,7 +50,7 @@ def cascade(scorer: Scorer, images: Float[Array, "b *sides c"], *, seed: int = 0
         raise UserError(f"{type(scorer).__name__} reads no network, so there are no weights to randomise.")
     graph, params, rest = split(scorer)
     call = jax.jit(lambda params, images: merge(graph, params, rest)(images))
-    before, rng = np.asarray(call(params, images)), np.random.default_rng(seed)
+    before, rng = np.asarray(call(params, images)), host_generator(seed)
     stages = [Randomised("", correlations(before, before))]
     for part, names in parts_from_top(scorer):
         params = {**params, **{name: _drawn(params[name], rng) for name in names}}

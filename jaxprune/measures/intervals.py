@@ -8,6 +8,8 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int, Real
 
+from jaxprune.ops.host_random import host_generator
+
 Z = 1.96  # two-sided 95 % quantile of the normal distribution
 _TOGETHER = 100  # bootstrap draws per chunk, to bound the memory of pairwise comparisons
 
@@ -161,7 +163,7 @@ def bootstrap_interval(
 
 def drawn_with_replacement(count: int, draws: int, seed: int) -> Int[np.ndarray, "m n"]:
     """The indices of `count` values in each draw of a bootstrap."""
-    return np.random.default_rng(seed).integers(0, count, (draws, count))
+    return host_generator(seed).integers(0, count, (draws, count))
 
 
 def percentile_interval(draw_values: Float[np.ndarray, "m"]) -> tuple[float, float]:

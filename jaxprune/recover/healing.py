@@ -28,6 +28,7 @@ from jaxprune.measures.training_images import TrainingImages
 from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.nn.host import Host
 from jaxprune.nn.params import merge, split
+from jaxprune.ops.host_random import host_generator
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.recover.distillation import Distillation
 from jaxprune.recover.held_out_agreement import HeldOutAgreement
@@ -224,7 +225,7 @@ def _require_hosts(student: Any, teacher: Any) -> None:
 def set_aside(source: Source, seed: int) -> tuple[Source, Source]:
     """Returns the images to learn from, and a tenth of a source, but at most 512, to choose the best weights on."""
     count = min(512, max(1, len(source) // 10))
-    order = np.random.default_rng(seed).permutation(len(source))
+    order = host_generator(seed).permutation(len(source))
     everything = Sample(source, len(source))
     return Picked(everything, sorted(order[count:].tolist())), Picked(everything, sorted(order[:count].tolist()))
 

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxprune.errors import UserError, quoted
 from jaxprune.nn.around_host import AroundHost
+from jaxprune.ops.host_random import host_generator
 from jaxprune.train.encoder_rates import layers
 
 Params = Mapping[str, jax.Array]
@@ -95,7 +95,7 @@ def _layers(model: Any, params: Params) -> Mapping[str, int]:
 def _low_rank(model: Any, params: Params, rank: int, seed: int) -> Learning:
     layer_of = _layers(model, params)
     behind = max(layer_of.values(), default=0)
-    rng, trained = np.random.default_rng(seed), {}
+    rng, trained = host_generator(seed), {}
     for name, array in sorted(params.items()):
         if array.ndim == 2 and 0 < layer_of[name] < behind and min(array.shape) > rank:
             rows, columns = array.shape

@@ -6,12 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxprune import reduction
 from jaxprune.errors import UserError
 from jaxprune.nn.around_host import host_of
 from jaxprune.nn.params import split
+from jaxprune.ops.host_random import host_generator
 from jaxprune.reduction import At, Plan, Step
 from jaxprune.reduction.parts.plan_text import INPUT
 from jaxprune.reduction.parts.step_sizes import Rate
@@ -54,7 +54,7 @@ def falling(model: Any, steps: int, share: float, stages: int) -> Callable[[int]
 def in_turn(model: Any, keep_rates: Sequence[float], seed: int) -> Callable[[int], Plan]:
     """Returns the plan of each step, with a keep rate drawn from `keep_rates`, the same one at each repetition."""
     plans = [model.plan.with_keep_rate(rate) for rate in keep_rates]
-    return lambda step: plans[np.random.default_rng((seed, step)).integers(len(plans))]
+    return lambda step: plans[host_generator(seed, step).integers(len(plans))]
 
 
 def require_same_parameters(model: Any, reduced: Any) -> None:

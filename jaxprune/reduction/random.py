@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxprune.ops.host_random import host_generator
 from jaxprune.reduction.parts.base import Reducer, Step
 from jaxprune.reduction.parts.keep_rows import best, keep_rows
 
@@ -29,7 +30,7 @@ class Random(Reducer):
     def __call__(self, tokens, attended, *, train=False, key=None) -> tuple:
         prefix, num_keep = self.step.num_prefix_tokens, self.step.num_keep
         b, n = tokens.x.shape[:2]
-        permutation = np.random.default_rng((self.seed, self.step.index)).permutation(n - prefix)
+        permutation = host_generator(self.seed, self.step.index).permutation(n - prefix)
         if key is None and not self.step.has_absent:
             ids = jnp.broadcast_to(jnp.asarray(np.sort(permutation[:num_keep]), jnp.int32)[None, :], (b, num_keep))
             return keep_rows(tokens, ids, prefix)

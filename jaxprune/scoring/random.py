@@ -4,9 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
+from jaxprune.ops.host_random import host_generator
 from jaxprune.scoring.parts.base import Scorer
 
 
@@ -28,5 +28,5 @@ class Random(Scorer):
         shape = (images.shape[0], self.num_patches)
         if key is not None:
             return jax.random.uniform(key, shape)
-        scores = np.random.default_rng(self.seed).uniform(size=self.num_patches)
+        scores = host_generator(self.seed).uniform(size=self.num_patches)
         return jnp.broadcast_to(jnp.asarray(scores, jnp.float32)[None, :], shape)

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Real
 
 from jaxprune.dynamic.exit_policy import DVT_RATIOS, NOBODY, exit_of, geometric_shares, operate, thresholds_of_shares
 from jaxprune.errors import UserError
+from jaxprune.ops.host_random import host_generator
 from jaxprune.tune.pareto_testing import Tested, choose, fewest_images
 
 _QUANTILES = 9  # of the confidences of an exit, combined over the exits
@@ -113,7 +114,7 @@ def _tested(
             f"{confidence.shape[1]} images are too few: half of them test, and to show a risk of at most {alpha:.3g} "
             f"with confidence {1 - delta:.3g} takes {fewest} test images without an error."
         )
-    order = np.random.default_rng(seed).permutation(confidence.shape[1])
+    order = host_generator(seed).permutation(confidence.shape[1])
     first, second = order[count:], order[:count]
     family = configurations(confidence[:, first])
     losses = np.stack([_losses(values, confidence, errors) for values in family])

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxprune.errors import UserError
+from jaxprune.ops.host_random import host_generator
 from jaxprune.tune import pareto_testing
 from jaxprune.tune.requirement import Bound
 from jaxprune.tune.tuned import Settings
@@ -50,5 +51,5 @@ def halved(
         copies = f"{count - len(distinct)} of {count} are copies of others"
         why = f" ({copies}{' or ' if healing_note else ''}{healing_note})"
         require_enough(len(distinct), bound, settings, why, graded=graded)
-    order = np.random.default_rng(settings.seed).permutation(len(distinct))
+    order = host_generator(settings.seed).permutation(len(distinct))
     return Halves(*np.split(distinct[order], [len(order) - len(order) // 2]))

@@ -9,6 +9,7 @@ from jaxprune.bench.spending import exit_speeds
 from jaxprune.commands.shared import inputs, networks, reporting, spending_page
 from jaxprune.config import Config
 from jaxprune.evaluate.spending import measure_exits
+from jaxprune.ops.host_random import host_generator
 from jaxprune.reduction import standalone
 from jaxprune.report import spread
 
@@ -36,7 +37,7 @@ def benchmark(config: Config, workdir: Path) -> dict[str, Any]:
             rows = spending_page.describe(section, model, spent, **options)
         else:
             shape = (_TIMED * config.batch_size, *model.preprocessing.sides, 3)
-            images = np.random.default_rng(config.seed).integers(0, 256, shape, np.uint8)
+            images = host_generator(config.seed).integers(0, 256, shape, np.uint8)
             rows = exit_speeds(model, images, **options)
             section.table(rows, caption=f"All images leave at one exit. Images a second: {spread.ranges(rounds)}.")
     print(rows.text())

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
@@ -14,6 +13,7 @@ from jaxprune.checkpoints.build import build
 from jaxprune.commands.pretrain.run import arguments_of
 from jaxprune.config import Config
 from jaxprune.nn.params import merge, split
+from jaxprune.ops.host_random import host_generator
 
 PR_MIM, FULL = "PR-MIM", "full form"
 
@@ -34,7 +34,7 @@ def _step(config: Config) -> Callable[[], Any]:
     framework = build("mim", arguments_of(config), dtype=config.dtype, rngs=nnx.Rngs(config.seed))
     parts, size = split(framework), framework.encoder.patch_embed.img_size
     shape = (config.batch_size, *size, 3)
-    pixels = jax.numpy.asarray(np.random.default_rng(config.seed).normal(size=shape), jax.numpy.float32)
+    pixels = jax.numpy.asarray(host_generator(config.seed).normal(size=shape), jax.numpy.float32)
 
     @jax.jit
     def gradient(params: Any, rest: Any, pixels: jax.Array, key: jax.Array) -> Any:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from jaxprune.data.annotations.class_names import CLASSES_TXT, DATA_YAML
 from jaxprune.data.annotations.files import existing_directory
 from jaxprune.data.folder import SPLITS
@@ -17,6 +15,7 @@ from jaxprune.data.objects.voc import VocObjects
 from jaxprune.data.objects.yolo import YoloObjects
 from jaxprune.errors import UserError, require_options, unknown
 from jaxprune.files import listing, read_text
+from jaxprune.ops.host_random import host_generator
 
 ANNOTATIONS = "annotations/instances_{split}.json"
 TRAIN = "train"  # of the parts that a directory without splits is divided into
@@ -115,7 +114,7 @@ def _part(source: ObjectFiles, split: str, share: float, seed: int) -> ObjectFil
     if count < 2:
         raise UserError(f"{source.name} has one image, which cannot be divided: give more, or splits of their own.")
     held = min(max(round(share * count), 1), count - 1)
-    order = np.random.default_rng(seed).permutation(count)
+    order = host_generator(seed).permutation(count)
     return selected(source, sorted((order[held:] if split == TRAIN else order[:held]).tolist()), split)
 
 
