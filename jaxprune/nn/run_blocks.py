@@ -104,8 +104,13 @@ class BlockRunner:
           grid: token grid at this block, for blocks that depend on it and for steps that read scores.
 
         Raises:
-          UserError: the plan was made for images of another size.
+          UserError: the plan was made for images of another size, or stochastic depth has no key.
         """
+        if self._train and self._key is None and getattr(getattr(block, "drop_path", None), "rate", 0.0):
+            raise UserError(
+                "The network drops branches at random in training and needs a key: pass key=jax.random.key(…), or "
+                "build it with drop_path_rate=0."
+            )
         if grid is not None and block.reduces_where() == "skip":
             self.unmerge(grid)
         _check_count(block, (self.tokens.x.shape[1] - self._prefix) // block.pooled)

@@ -1,5 +1,7 @@
 """The ViT against timm's numbers, and its shapes in every form."""
 
+import contextlib
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -95,6 +97,16 @@ def test_drop_path_is_random_in_training_only(rng_key):
     # At rate r a branch survives 1 - r of the time, scaled by 1 / (1 - r): the mean is the branch.
     branch = model.blocks[1].drop_path(jnp.ones((4000, 1, 1)), rng_key)
     assert float(branch.mean()) == pytest.approx(1.0, abs=0.05)
+
+
+def test_drop_path_without_a_key_is_refused_in_training():
+    images = jax.ShapeDtypeStruct((1, 16, 16, 3), jnp.float32)
+    for rate in (0.0, 0.5):
+        model = models.create("vit", **TINY, img_size=16, patch_size=8, drop_path_rate=rate, rngs=nnx.Rngs(0))
+        jax.eval_shape(model, images)
+        refused = pytest.raises(UserError, match="needs a key: pass key=") if rate else contextlib.nullcontext()
+        with refused:
+            jax.eval_shape(lambda images, model=model: model(images, train=True), images)
 
 
 @pytest.mark.slow
