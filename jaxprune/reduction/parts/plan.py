@@ -102,9 +102,6 @@ class Plan:
         self.position, self.restore, self.multiple_of = position, restore, checked_multiple(multiple_of)
         if method is not None:
             check_options(self.reducer_class, options, (*AMOUNTS, "reduction_loc", "inflection"))
-        elif options or row_settings(self):
-            named = ", ".join([*options, *row_settings(self)])
-            raise UserError(f"{named}: options go into the steps, At(3, 'topk', keep_rate=0.7, …).")
         self.options = stated(self.reducer_class, options)
         self.inflection = float(number("inflection", inflection))
         self.num_keep = None if num_keep is None else _whole_numbers("num_keep", num_keep)
@@ -113,6 +110,15 @@ class Plan:
             self.keep_rate: Any = tuple(float(number("keep_rate", rate)) for rate in keep_rate)
         else:
             self.keep_rate = float(number("keep_rate", keep_rate))
+        if method is None:
+            self._check_steps_alone(options, reduction_loc)
+        elif self.num_keep is not None and self.keep_rate != _KEEP_RATE:
+            raise UserError(
+                f"A plan takes num_keep or keep_rate, not both: leave keep_rate={self.keep_rate} or "
+                f"num_keep={self.num_keep} out."
+            )
+        elif self.inflection and self.r is None:
+            raise UserError(f"inflection={self.inflection} tilts r over the blocks, and there is no r: leave it out.")
         if self.r is not None:
             self._check_r()
             self.r = self.r if reduction_loc is None else self._removed_at(_blocks(reduction_loc))
@@ -177,6 +183,21 @@ class Plan:
             )
         by_block = dict(zip(blocks, removed, strict=True))
         return tuple(by_block.get(block, 0) for block in range(blocks[-1] + 1))
+
+    def _check_steps_alone(self, options: Iterable[str], reduction_loc: Any) -> None:
+        """Checks that nothing stands beside `steps`, which say everything."""
+        beside = {
+            "keep_rate": self.keep_rate != _KEEP_RATE,
+            "reduction_loc": reduction_loc is not None,
+            "num_keep": self.num_keep is not None,
+            "r": self.r is not None,
+            "inflection": bool(self.inflection),
+        }
+        if named := [*(name for name, is_set in beside.items() if is_set), *row_settings(self), *options]:
+            raise UserError(
+                f"{', '.join(named)} beside steps: amounts, places and options go into the steps, "
+                "At(3, 'topk', keep_rate=0.7, …)."
+            )
 
     def _check_r(self) -> None:
         if self.num_keep is not None:
@@ -269,8 +290,14 @@ class Plan:
             for at in self.steps
         )
 
+    @property
+    def _entrance(self) -> "Plan | None":
+        """The plan at the input that this one is behind, see `behind`; None where this one is alone."""
+        at = self.at_input
+        return None if at is None or self.method is None or at.reducer_class is self.reducer_class else Plan(steps=[at])
+
     def with_keep_rate(self, keep_rate: float) -> "Plan":
-        """Returns the same plan with another rate.
+        """Returns the same plan with another rate; a step at the input, which this plan is behind, stays.
 
         Raises:
           UserError: it is not a plan by a single `keep_rate`.
@@ -278,7 +305,8 @@ class Plan:
         if self.method is None or self.r is not None or self.num_keep is not None or isinstance(self.keep_rate, tuple):
             raise UserError(f"{self!r} has no single keep rate to change: write it as Plan('topk', keep_rate=0.7).")
         blocks = None if self._quarters else self.reduction_loc or None
-        return Plan(self.reducer_class, keep_rate, blocks, **row_settings(self), **dict(self.options))
+        plan = Plan(self.reducer_class, keep_rate, blocks, **row_settings(self), **dict(self.options))
+        return plan if self._entrance is None else plan.behind(self._entrance)
 
     def with_parameters(self) -> "Plan":
         """Returns the same plan with the trained form of methods that also work off the shelf."""
@@ -354,7 +382,8 @@ class Plan:
         else:
             amount = f"num_keep={self.num_keep}" if self.num_keep is not None else f"keep_rate={self.keep_rate}"
             amount += "" if self._quarters else f", reduction_loc={self.reduction_loc}"
-        return f"Plan({as_argument(self.reducer_class)}, {amount}{options})"
+        behind = "" if self._entrance is None else f".behind({self._entrance!r})"
+        return f"Plan({as_argument(self.reducer_class)}, {amount}{options}){behind}"
 
 
 def _name(cls: type[Reducer]) -> str:

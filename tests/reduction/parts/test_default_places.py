@@ -63,6 +63,10 @@ def test_it_follows_a_step_at_the_input_and_other_rates():
     both = Plan("topk", 0.4).behind(entrance)
     assert [at.layer for at in both.steps_for(8)] == ["input", 2, 4, 6] and Plan.from_text(both.text) == both
     assert Plan("topk", 0.4).with_keep_rate(0.9).steps_for(8)[0] == At(2, "topk", keep_rate=0.9)
+    changed = both.with_keep_rate(0.9)
+    assert changed.steps_for(8)[:2] == (entrance.steps[0], At(2, "topk", keep_rate=0.9))
+    for plan in (both, changed, Plan("tome", r=2).behind(entrance)):
+        assert eval(repr(plan), {"Plan": Plan, "At": At}) == plan
     with pytest.raises(UserError, match="3 steps, and 2 blocks have no quarters"):
         Plan("topk", num_keep=(9, 5, 3)).steps_for(2)
 

@@ -193,6 +193,19 @@ BAD = {
     ),
     "counts rising": (lambda: Plan("topk", num_keep=(3, 4), reduction_loc=(1, 2)), r"rises.* use \(3, 3\)"),
     "a method and steps": (lambda: Plan("topk", steps=(At(1, "topk", r=1),)), "give only one of them"),
+    "steps and an amount": (
+        lambda: Plan(steps=(At(1, "topk", r=1),), r=8),
+        r"^r beside steps: .*options go into the steps",
+    ),
+    "steps and other settings": (
+        lambda: Plan(steps=(At(1, "topk", r=1),), keep_rate=0.5, reduction_loc=2, num_keep=3, inflection=0.5),
+        "^keep_rate, reduction_loc, num_keep, inflection beside steps",
+    ),
+    "rate and count": (
+        lambda: Plan("topk", 0.5, (3,), num_keep=9),
+        r"num_keep or keep_rate, not both: leave keep_rate=0\.5 or num_keep=\(9,\) out",
+    ),
+    "inflection without r": (lambda: Plan("topk", inflection=0.5), r"inflection=0\.5 tilts r .* there is no r"),
     "nothing": (lambda: Plan(reduction_loc=1), r"reduction_loc=1 have no method: write Plan\('topk'"),
     "text without a place": (lambda: Plan.from_text("topk@3:r=2+tome:r=1"), "'tome:r=1' in plan .* names no place"),
     "text with half an item": (
