@@ -28,24 +28,34 @@ def with_head(model: Any, kernel: Float[np.ndarray, "d c"], bias: Float[np.ndarr
       kernel, bias: of a linear layer on `model.pool(tokens)`.
 
     Raises:
-      UserError: the network is not from `models.create`, or has two classifiers.
+      UserError: the network is not from `models.create`, or has two classifiers; or these are not of its features.
     """
     card = Card.of(model)
     if card.kind != "model":
         raise UserError(f"A network of kind {card.kind!r} takes no classifier: fine-tune it, or train a linear probe.")
 
+    pruner = getattr(model, "pruner", None)
+
     def built(num_classes: int) -> Any:
         network = build("model", {**card.arguments, "num_classes": num_classes}, dtype=card.dtype, rngs=nnx.Rngs(0))
         network.preprocessing = model.preprocessing
         network.training_images = getattr(model, "training_images", None)
-        return network if card.plan is None else apply(network, card.plan, rngs=nnx.Rngs(0))
+        scorer = None if pruner is None else pruner.scorer
+        return network if card.plan is None else apply(network, card.plan, scorer=scorer, rngs=nnx.Rngs(0))
 
     bare = variables(nnx.eval_shape(lambda: built(0)))
     network = built(len(bias))
     head = {name.rpartition(".")[2]: name for name in variables(network) if name not in bare}
     if sorted(head) != ["bias", "kernel"] or len(variables(network)) != len(bare) + 2:
         raise UserError(f"{card.arguments['name']} has two classifiers: one linear layer cannot replace them.")
-    weights, new = variables(model), {head["kernel"]: kernel, head["bias"]: bias}
-    for name, variable in variables(network).items():
-        variable[...] = new[name] if name in new else weights[name][...]
+    targets, new = variables(network), {head["kernel"]: np.asarray(kernel), head["bias"]: np.asarray(bias)}
+    if misfits := [name for name in head.values() if new[name].shape != targets[name].shape]:
+        width = targets[head["kernel"]].shape[0]
+        raise UserError(
+            f"{misfits[0]} of shape {new[misfits[0]].shape} is no classifier of the {width} features of "
+            f"{card.arguments['name']}: give a kernel ({width}, classes) and a bias (classes,)."
+        )
+    weights = variables(model)
+    for name, variable in targets.items():
+        variable[...] = new[name].astype(variable.dtype) if name in new else weights[name][...]
     return network

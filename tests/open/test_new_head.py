@@ -1,5 +1,7 @@
 """A classifier that was fitted to pooled features replaces that of a network."""
 
+import re
+
 import chex
 import jax
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from flax import nnx
 from support import quickly
 
-from jaxprune import mim, models, reduction
+from jaxprune import mim, models, reduction, scoring
 from jaxprune.checkpoints.run import leave_network, load_model, save_model, write_card
 from jaxprune.checkpoints.store import CheckpointStore
 from jaxprune.errors import UserError
@@ -69,11 +71,27 @@ def test_so_they_do_in_the_run_that_trains_it_further(tmp_path):
         assert load_model(tmp_path / run).training_images == model.training_images
 
 
+def test_a_network_behind_a_scorer_keeps_it():
+    scorer = scoring.create("norm", grid=(4, 4))
+    model = models.create("vit", **SIZES, num_classes=0, rngs=nnx.Rngs(0))
+    fast = reduction.apply(model, reduction.Plan("from_scores", 0.5), scorer=scorer)
+    network = with_head(fast, np.zeros((16, 3)), np.arange(3))
+    assert network.plan == fast.plan and network.head.bias.dtype == np.float32
+    assert network(jax.numpy.zeros((1, 16, 16, 3)))[0].tolist() == [[0, 1, 2]]
+
+
 def test_networks_without_one_classifier_are_refused():
     kernel, bias = np.zeros((16, 3), np.float32), np.zeros(3, np.float32)
     distilled = models.create("deit_tiny_distilled_patch16_224", **SIZES, num_classes=3, rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="deit_tiny_distilled_patch16_224 has two classifiers"):
         with_head(distilled, kernel, bias)
+    plain = models.create("vit", **SIZES, num_classes=2, rngs=nnx.Rngs(0))
+    for other, place in (
+        ((kernel[:9], bias), "kernel of shape (9, 3)"),
+        ((kernel, bias[:2]), "kernel of shape (16, 3)"),
+    ):
+        with pytest.raises(UserError, match=re.escape(f"head.{place} is no classifier of the 16 features")):
+            with_head(plain, *other)
     framework = mim.create("mae", **SIZES, decoder_embed_dim=8, decoder_depth=1, decoder_num_heads=2, rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="'mim' takes no classifier: fine-tune it"):
         with_head(framework, kernel, bias)
