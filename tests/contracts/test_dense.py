@@ -113,6 +113,15 @@ def test_heads_on_hosts_with_stages(name, encoder):
 def test_maps_that_a_host_has_not_are_refused():
     with pytest.raises(UserError, match="the encoder has 4 maps, from 0 to 3"):
         nnx.eval_shape(lambda: on_stages("upernet", "convnext_tiny", indices=(0, 1, 2, 4)))
+    for indices, remedy in (((1, 1), r"\(1,\)"), ((-1, 3), r"\(3,\)")):
+        with pytest.raises(UserError, match=rf"name a map twice, and each is read once: use {remedy}"):
+            nnx.eval_shape(lambda indices=indices: on_stages("linear", "convnext_tiny", indices=indices))
+
+
+def test_maps_are_read_from_the_first_on_in_whatever_order_they_are_named():
+    model = nnx.eval_shape(lambda: on_stages("upernet", "convnext_tiny", indices=(3, -2, 0, 1)))
+    assert model.indices == (0, 1, -2, 3)
+    assert nnx.eval_shape(lambda model: model(jnp.zeros((1, 64, 64, 3))), model).shape == (1, 64, 64, CLASSES)
 
 
 @pytest.mark.slow

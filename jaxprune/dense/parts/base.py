@@ -40,7 +40,7 @@ class DenseNetwork(AroundHost):
     Args:
       encoder: any host with maps.
       num_classes: classes of pixels or objects.
-      indices: which of the host's intermediates are read.
+      indices: which of the host's intermediates are read, from the first on in whatever order they are named.
 
     Attributes:
       final_norm: whether the last map is read after the host's final norm; the host has none otherwise.
@@ -50,7 +50,7 @@ class DenseNetwork(AroundHost):
       excludes: arguments of the host that are none of the network's.
 
     Raises:
-      UserError: the host has no such intermediates.
+      UserError: the host has no such intermediates, or one is named twice.
     """
 
     final_norm: ClassVar[bool] = False
@@ -65,8 +65,14 @@ class DenseNetwork(AroundHost):
             raise UserError(
                 f"indices {tuple(indices)}: the encoder has {count} maps, from 0 to {count - 1}: choose some."
             )
+        places = [index % count for index in indices]
+        if len(set(places)) < len(places):
+            raise UserError(
+                f"indices {tuple(indices)} name a map twice, and each is read once: use {tuple(sorted(set(places)))}."
+            )
         self.encoder = encoder if self.final_norm else without_norm(encoder)
-        self.num_classes, self.indices = num_classes, tuple(indices)
+        self.num_classes = num_classes
+        self.indices = tuple(sorted(indices, key=lambda index: index % count))  # as the host returns the maps
         self.preprocessing: Any = getattr(encoder, "preprocessing", None)
 
     def features(
