@@ -115,6 +115,14 @@ def test_a_plan_is_applied_for_a_size_of_images():
         reduction.apply(model, plan)(large)
 
 
+def test_weights_of_a_method_stay_for_another_size_of_images():
+    plan = Plan("dynamicvit", 0.5, (1,))
+    fast = reduction.apply(host("conv_map"), plan, img_size=(16, 16), rngs=nnx.Rngs(1))
+    large = reduction.apply(fast, plan, img_size=(24, 32), rngs=nnx.Rngs(2))
+    kept, given = (network.blocks[1].reducer for network in (large, fast))
+    assert kept.step.tokens_in == 48 and kept.fc3.kernel[...] is given.fc3.kernel[...]
+
+
 # Taps
 
 

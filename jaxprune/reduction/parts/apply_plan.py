@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
@@ -10,7 +12,7 @@ from jaxprune.errors import UserError, quoted
 from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.nn.block_cost import NetworkCost
 from jaxprune.nn.host import Host
-from jaxprune.nn.params import copied
+from jaxprune.nn.params import copied, merge, split
 from jaxprune.nn.site import Site
 from jaxprune.plugins import build
 from jaxprune.preprocessing import Normalisation, trained_on
@@ -31,7 +33,7 @@ def apply(
     """Returns a network that follows `plan`; it shares the arrays of `model`, which is not changed.
 
     Applying a plan to a reduced network replaces its plan; `apply(fast, Plan("topk", r=0))` restores the dense network.
-    The plan that it follows already keeps the weights of its methods.
+    The plan that it follows already keeps the weights of its methods, for another `img_size` as far as they fit it.
 
     >>> from flax import nnx; import jaxprune
     >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2)
@@ -77,12 +79,13 @@ def apply(
 
     placement = place(plan, sites, make, entrance=first, prunes_input=model.prunes_input, scorer=scorer)
     fast: Any = copied(model)
-    before = {reducer.step: reducer for reducer in installed(fast)} if plan == getattr(model, "plan", None) else {}
+    place_of = lambda reducer: (reducer.step.index, reducer.step.layer)
+    before = {place_of(r): r for r in installed(fast)} if plan == getattr(model, "plan", None) else {}
     _clear(fast, sites)
     if at is not None and placement.entrance is not None:
         fast.pruner = nnx.data(build(at.reducer_class, dict(at.options), placement.entrance, scorer=scorer))
         _convert_pixels(fast.pruner.scorer, trained_on(model))
-    placed = [at._replace(reducer=before.get(at.reducer.step, at.reducer)) for at in placement.placed]
+    placed = [at._replace(reducer=_kept(at.reducer, before.get(place_of(at.reducer)))) for at in placement.placed]
     _install(fast, sites, placed)
     _bring_back(fast, sites)
     fast.plan = plan
@@ -166,6 +169,17 @@ def _convert_pixels(scorer: Any, normalised: Normalisation | None) -> None:
         network = getattr(node, "proposal", None)
         if normalised is not None and trained_on(network) is not None and node.normalised is None:
             node.normalised = normalised
+
+
+def _kept(reducer: Reducer, before: Reducer | None) -> Reducer:
+    """A reducer with the arrays of the one that was at its place, where they fit."""
+    if before is None or type(before) is not type(reducer):
+        return reducer
+    if before.step == reducer.step:
+        return before
+    parts, arrays = split(reducer), split(before)
+    fit = jax.tree.map(jnp.shape, (parts.params, parts.rest)) == jax.tree.map(jnp.shape, (arrays.params, arrays.rest))
+    return merge(parts.graph, arrays.params, arrays.rest) if fit else reducer
 
 
 def _clear(host: Host, sites: Sequence[Site]) -> None:
