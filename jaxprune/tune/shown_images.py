@@ -34,8 +34,14 @@ def shown_images(
 
 
 def batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:
-    """What shows an array of images, (n, h, w, 3), with a label each, -1 without any."""
+    """What shows an array of images, (n, h, w, 3), with a label each, -1 without any.
+
+    Raises:
+      UserError: there are more or fewer labels.
+    """
     classes = np.full(len(images), -1, np.int32) if labels is None else np.asarray(labels)
+    if classes.shape != (len(images),):
+        raise UserError(f"There are {len(images)} images and labels of shape {classes.shape}: give one class an image.")
 
     def show(numbers: np.ndarray, record: Preprocessing | None = None) -> Iterable[Batch]:
         batch = blockwise.evaluation_batch()

@@ -69,9 +69,9 @@ def tune(
     Args:
       model: a `Host`, or a segmentation network, whose losses are shares of pixels. A network trained under a plan is
         also evaluated with that plan.
-      images: resized and cropped for the network, pixels from 0 to 255, (n, h, w, 3); or a function that returns images
-        by index. If it has an argument `record`, a `Preprocessing` of smaller images, the same network on smaller
-        images is tried too. An array is resized to them. For a segmentation network an array, or `PixelImages`.
+      images: resized and cropped for the network, pixels from 0 to 255, uint8 (n, h, w, 3); or a function that returns
+        images by index. If it has an argument `record`, a `Preprocessing` of smaller images, the same network on
+        smaller images is tried too. An array is resized to them. For a segmentation network an array, or `PixelImages`.
       bound: the bound to satisfy.
       settings: the settings of the search.
       num_images: number of images, if `images` is a function.
@@ -91,7 +91,12 @@ def tune(
     if not isinstance(bound, Bound):
         raise UserError(f"bound={quoted(bound)} is not a bound: give one such as Bound('agreement', 0.95).")
     if not callable(images) and not (hasattr(images, "shape") and len(images.shape) > 3):
-        raise UserError(f"images={quoted(images)} are not an array of images, (n, h, w, 3): see data.load_images.")
+        raise UserError(f"images={quoted(images)} are not an array of images: give pixels, uint8 (n, h, w, 3).")
+    if not callable(images) and not np.issubdtype(images.dtype, np.integer):
+        raise UserError(
+            f"images of dtype {images.dtype} may be normalised or not: give pixels from 0 to 255, uint8 (n, h, w, 3), "
+            "which are normalised for each network."
+        )
     settings = settings or Settings()
     show, count = shown_images(model, images, labels, num_images)
     graded = isinstance(model, Segmenter)

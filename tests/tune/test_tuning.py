@@ -345,6 +345,10 @@ def test_too_few_images_and_other_networks_are_refused(classifier):
     with pytest.raises(UserError, match="smaller= is a Linear"):
         other = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
         tune(classifier, images(), bound=Bound("agreement", 0.5), settings=QUICK, smaller=other)
+    with pytest.raises(UserError, match=r"float32 may be normalised or not: give pixels from 0 to 255, uint8"):
+        tune(classifier, images().astype(np.float32), bound=Bound("agreement", 0.5), settings=QUICK)
+    with pytest.raises(UserError, match=r"40 images and labels of shape \(39,\)"):
+        tune(classifier, images(), labels=np.zeros(39, int), bound=Bound("accuracy", 0.5), settings=QUICK)
     with pytest.raises(UserError, match="no tokens"):
         tune(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), images(), bound=Bound("agreement", 0.95))
 
