@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ CREATE = {
 
 # What is larger than the number of tensors, or of numbers in them, only where it costs nothing.
 _SIDE, _PATCHES, _TABLE, _DRAWS = 2**14, 2**22, 2**26, 16
+_BESIDE = 1024  # tensors of what is around an encoder that a file holds alone
 
 
 def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rngs: nnx.Rngs) -> Any:
@@ -57,18 +58,26 @@ def from_card(source: Any) -> Iterator[None]:
         ) from error
 
 
-def require_no_larger(kind: str, arguments: Mapping[str, Any], tensors: Mapping[str, Any], source: Any) -> None:
+def require_no_larger(
+    kind: str,
+    arguments: Mapping[str, Any],
+    tensors: Mapping[str, Any],
+    source: Any,
+    part: Callable[[Any], Any] | None = None,
+) -> None:
     """Checks a description of a network against the tensors that are its weights, before anything is built.
 
     Args:
       kind, arguments: see `build`.
       tensors: {name: array}.
       source: name of the file in messages.
+      part: takes from the network the part that the tensors are of; None for the whole.
 
     Raises:
       UserError: the network has more blocks or parameters than the file.
     """
     count, total = len(tensors), sum(math.prod(array.shape) for array in tensors.values())
+    count += _BESIDE if part else 0
     for name, value in _numbers(arguments):
         most = count if "depth" in name else max(total, _SIDE)
         if not abs(value) <= most:  # nor NaN
@@ -86,7 +95,7 @@ def require_no_larger(kind: str, arguments: Mapping[str, Any], tensors: Mapping[
         )
     for kind_within, within in _networks_in(arguments):
         _shapes(kind_within, within, count, source)
-    network = _shapes(kind, arguments, count, source)
+    network = _shapes(kind, arguments, count, source, part)
     parameters = [math.prod(v.shape) for v in variables(network).values() if isinstance(v, nnx.Param)]
     if sum(parameters) > 2 * total + _TABLE // 64:  # a few that are missing are named when the network is filled
         raise UserError(
@@ -109,7 +118,9 @@ class _Draws(nnx.RngStream):
         return self.key[...]
 
 
-def _shapes(kind: str, arguments: Mapping[str, Any], count: int, source: Any) -> Any:
+def _shapes(
+    kind: str, arguments: Mapping[str, Any], count: int, source: Any, part: Callable[[Any], Any] | None = None
+) -> Any:
     """The network without values, if it has hardly more parameters than the file has tensors."""
     refusal = UserError(
         f"{source} describes a network of more than {count + _DRAWS} tensors, and holds {count}: its card is "
@@ -119,7 +130,8 @@ def _shapes(kind: str, arguments: Mapping[str, Any], count: int, source: Any) ->
     def make() -> Any:
         rngs = nnx.Rngs(0)
         rngs.default = _Draws(count + _DRAWS, refusal)
-        return build(kind, arguments, rngs=rngs)
+        network = build(kind, arguments, rngs=rngs)
+        return network if part is None else part(network)
 
     return nnx.eval_shape(make)
 

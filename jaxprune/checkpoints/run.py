@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from jaxprune.measures.training_images import TrainingImages
 from jaxprune.nn.around_host import AroundHost
 from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.preprocessing import Preprocessing
-from jaxprune.reduction import apply
+from jaxprune.reduction import Plan, apply
 from jaxprune.scoring import Scorer
 from jaxprune.scoring.parts.resized_inputs import ResizedInputs
 from jaxprune.weights.finite import require_finite
@@ -106,8 +107,8 @@ def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str
       class_names: of a classifier.
 
     Raises:
-      UserError: the network was built in another way, the path is not a `.safetensors`, or there are more or fewer
-        names than classes.
+      UserError: the network was built in another way, or has other arrays than it was built with, the path is not a
+        `.safetensors`, or there are more or fewer names than classes.
     """
     path = as_path(path)
     num_classes = getattr(model, "num_classes", 0)
@@ -121,13 +122,35 @@ def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str
         raise UserError(f"There is no directory {path.parent} to write {path.name} to: create it.")
     card = Card.of(model, class_names)
     if isinstance(model, Cascade):
+        for network, described in zip(model.networks, card.networks, strict=True):
+            _require_as_built(network, described)
         arrays, shared = stored_once(arrays_of(model))
         card = dataclasses.replace(card, shared=shared)
     else:
+        _require_as_built(model, card)
         arrays = {name: np.asarray(variable[...]) for name, variable in variables(model).items()}
     if record := getattr(model, "training_images", None):
         arrays |= record.arrays()
     write_atomically(path, save(arrays, metadata={"jaxprune": card.as_json()}))
+
+
+def _require_as_built(model: Any, card: Card) -> None:
+    """Checks that a network has the arrays of the one that its card describes, which a reader of the file builds."""
+    built = variables(nnx.eval_shape(lambda: _created(card, card.arguments)))
+    of_plan = re.compile(r"(^|\.)(reducer|pruner)\.")
+    arrays = {name: array for name, array in variables(model).items() if not of_plan.search(name)}
+    shapes = lambda arrays, name: tuple(arrays[name].shape) if name in arrays else "missing"
+    changes = [
+        f"{name} is {shapes(arrays, name)} and was {shapes(built, name)}"
+        for name in dict.fromkeys([*built, *arrays])
+        if shapes(arrays, name) != shapes(built, name)
+    ]
+    if changes:
+        raise UserError(
+            f"This {type(model).__name__} has other arrays than when it was created, and a file describes it as it was "
+            f"created: {'; '.join(changes[:_NAMES_SHOWN])}. Create it with the sizes that it has, such as num_classes; "
+            "open.with_head gives a network another classifier."
+        )
 
 
 def load_card(path: str | os.PathLike) -> Card:
@@ -195,7 +218,7 @@ def load_model(path: str | os.PathLike, *, ema: bool = False, img_size: int | tu
         if card.networks:
             model = _cascade(path, card, arrays, img_size)
         else:
-            require_no_larger(card.kind, card.arguments, arrays, path)
+            require_no_larger(card.kind, card.arguments, arrays, path, backbone if card.part else None)
             model = _loaded(path, card, arrays, img_size)
         if card.dial:
             model.set_dial(card.dial)
@@ -227,11 +250,13 @@ def _rebuilt(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tup
         host = arguments["name"] if card.kind == "model" else arguments.get("encoder")
         named = isinstance(host, str)
         arguments = models.at_size(host, arguments, img_size) if named else arguments | {"img_size": img_size}
-    model = build(card.kind, arguments, dtype=card.dtype, rngs=nnx.Rngs(0))
+    make = lambda: _created(card, arguments)
+    # What is around an encoder is not in the file, and need not be made.
+    model = unfilled(make) if card.part else make()
     model.preprocessing = card.preprocessing if img_size is None else card.preprocessing.with_size(img_size)
     trained = None
     if img_size is not None and table_names(model):
-        trained = nnx.eval_shape(lambda: build(card.kind, card.arguments, rngs=nnx.Rngs(0)))
+        trained = nnx.eval_shape(lambda: _created(card, card.arguments))
     if card.weights and path.is_dir():
         return fill(model, arrays, str(path / card.weights), source=trained)
     if card.plan is not None:
@@ -243,6 +268,12 @@ def _rebuilt(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tup
     with trained_methods(model, arrays):
         _fill(model, arrays, path)
     return model
+
+
+def _created(card: Card, arguments: Mapping[str, Any]) -> Any:
+    """The network of a card without its plan, freshly initialised with these arguments."""
+    model = build(card.kind, arguments, dtype=card.dtype, rngs=nnx.Rngs(0))
+    return backbone(model) if card.part else model
 
 
 def _fill(model: Any, arrays: Mapping[str, Any], path: Path) -> None:
@@ -296,9 +327,11 @@ def _scorer_arrays(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scorer_network(recipe: Mapping[str, Any]) -> Any:
-    network = build(recipe["kind"], with_tuples(recipe["arguments"]), rngs=nnx.Rngs(0))
+    dtype = recipe.get("dtype", "float32")
+    network = build(recipe["kind"], with_tuples(recipe["arguments"]), dtype=dtype, rngs=nnx.Rngs(0))
     network.preprocessing = Preprocessing.of_dict(recipe["preprocessing"])
-    return network
+    network, plan = backbone(network), recipe.get("plan", "")
+    return apply(network, Plan.from_text(plan), rngs=nnx.Rngs(0)) if plan else network
 
 
 def _on_grid_of(model: Any, recipe: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
@@ -318,13 +351,14 @@ def _on_grid_of(model: Any, recipe: Mapping[str, Any], path: Path) -> Mapping[st
 def _scorer(recipe: Mapping[str, Any], arrays: Mapping[str, Any], path: Path) -> Scorer:
     for entry in ("network", "focus"):
         if (network := recipe.get(entry)) is not None:
-            require_no_larger(network["kind"], with_tuples(network["arguments"]), arrays, path)
+            part = backbone if network["kind"] in ("mim", "dense") else None
+            require_no_larger(network["kind"], with_tuples(network["arguments"]), arrays, path, part)
 
     def make() -> Scorer:
         arguments = with_tuples(recipe["arguments"])
         for argument, entry in (("proposal", "network"), ("focus", "focus")):
             if (network := recipe.get(entry)) is not None:
-                arguments[argument] = backbone(_scorer_network(network))
+                arguments[argument] = _scorer_network(network)
         scorer = scoring.create(recipe["name"], rngs=nnx.Rngs(0), **arguments)
         return ResizedInputs(scorer, tuple(recipe["size"])) if "size" in recipe else scorer
 

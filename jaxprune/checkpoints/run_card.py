@@ -10,6 +10,7 @@ from jaxprune import dense, processes
 from jaxprune.dynamic.cascade import Cascade
 from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.files import read_text, sealed, unsealed, write_atomically
+from jaxprune.nn.host import Host
 from jaxprune.nn.recipe import Recipe
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.reduction import Plan
@@ -27,6 +28,7 @@ _KINDS = {
     "mim": "a pre-training framework",
     "ranker": "a ranker of patches",
 }
+_ENCODER = "encoder"
 _FAMILIES = {**_KINDS, "detector": "a detector"}
 _COMMANDS = {"dense": "segment", "detector": "detect"}
 
@@ -43,11 +45,13 @@ class Card:
       class_names: of a classifier.
       plan: its token-reduction plan.
       scorer: how the scorer of such a plan was built: {"name", "arguments", "network": None or {"kind", "arguments",
-        "preprocessing"}}; "size" where it sees the images resized, "focus" where it reads a second network.
+        "preprocessing"}, with "plan" and "dtype" where it has some}; "size" where it sees the images resized, "focus"
+        where it reads a second network.
       weights: a weights file next to the card, used if the checkpoints are not those of the network.
       networks: the cards of a cascade's networks.
       shared: {name of an array: name of the one in the file that is equal to it}, of a cascade.
       dial: thresholds of a network with exits, see `dynamic.Segmented.dial`.
+      part: "encoder" for the network alone that a pre-training framework, or a dense network, is around; else "".
     """
 
     kind: str
@@ -61,6 +65,7 @@ class Card:
     networks: tuple["Card", ...] = ()
     shared: dict[str, str] = dataclasses.field(default_factory=dict)
     dial: tuple[tuple[float, ...], ...] = ()
+    part: str = ""
 
     @classmethod
     def of(cls, model: Any, class_names: Sequence[str] = (), *, weights: str = "") -> "Card":
@@ -95,6 +100,7 @@ class Card:
             None if pruner is None else _scorer_recipe(pruner.scorer),
             weights,
             dial=dial,
+            part=_ENCODER if recipe.kind in ("mim", "dense") and isinstance(model, Host) else "",
         )
 
     def as_json(self) -> str:
@@ -102,14 +108,15 @@ class Card:
         return sealed(self._values())
 
     def _values(self) -> dict[str, Any]:
-        of_exits = {
+        of_some = {
             "networks": [network._values() for network in self.networks],
             "shared": self.shared,
             "dial": self.dial,
+            "part": self.part,
         }
         return {
-            **{name: value for name, value in vars(self).items() if name not in of_exits},
-            **{name: value for name, value in of_exits.items() if value},
+            **{name: value for name, value in vars(self).items() if name not in of_some},
+            **{name: value for name, value in of_some.items() if value},
             "format": FORMAT,
             "preprocessing": self.preprocessing.as_dict(),
             "plan": None if self.plan is None else self.plan.text,
@@ -150,6 +157,7 @@ class Card:
             tuple(cls._of_values(network) for network in values.get("networks", ())),
             values.get("shared", {}),
             tuple(tuple(step) for step in values.get("dial", ())),
+            values.get("part", ""),
         )
 
     def write(self, workdir: str | os.PathLike) -> None:
@@ -182,7 +190,9 @@ class Card:
 
     @property
     def family(self) -> str:
-        """The kind, or "detector" for a dense network that finds objects."""
+        """The kind; "model" for an encoder alone, and "detector" for a dense network that finds objects."""
+        if self.part:
+            return "model"
         detects = self.kind == "dense" and self.arguments.get("name") in dense.detectors()
         return "detector" if detects else self.kind
 
@@ -230,6 +240,7 @@ def _require_types(values: Mapping[str, Any]) -> None:
         "shared": isinstance(shared, dict) and all(isinstance(name, str) for pair in shared.items() for name in pair),
         "dial": isinstance(dial, list)
         and all(isinstance(step, list) and all(type(value) in (int, float) for value in step) for step in dial),
+        "part": not (part := values.get("part", "")) or (part == _ENCODER and values["kind"] in ("mim", "dense")),
     }
     if wrong := [name for name, right in is_right.items() if not right]:
         raise ValueError(f"{wrong[0]} is {quoted(values.get(wrong[0]))}")
@@ -252,7 +263,14 @@ def _scorer_recipe(scorer: Any) -> dict[str, Any]:
 
 def _network_recipe(network: Any) -> dict[str, Any]:
     card = Card.of(network)
-    return {"kind": card.kind, "arguments": card.arguments, "preprocessing": card.preprocessing.as_dict()}
+    if card.scorer is not None:
+        raise UserError(
+            f"The scorer's {type(network).__name__} is pruned by a scorer of its own, which the file has no place for: "
+            "give the scorer a network without one."
+        )
+    values = {"kind": card.kind, "arguments": card.arguments, "preprocessing": card.preprocessing.as_dict()}
+    of_plan = {} if card.plan is None else {"plan": card.plan.text}
+    return {**values, **of_plan, **({} if card.dtype == "float32" else {"dtype": card.dtype})}
 
 
 def with_tuples(arguments: Mapping[str, Any]) -> dict[str, Any]:

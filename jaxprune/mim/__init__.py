@@ -131,7 +131,10 @@ def _network(network: Any, dtype: Any, rngs: nnx.Rngs) -> Any:
 
 
 def _recipe(network: Any) -> Any:
-    """The recipe from which `_network` rebuilds a network; other values unchanged."""
+    """The recipe from which `_network` rebuilds a network, in values that a card holds; other values unchanged."""
+    if isinstance(network, tuple | list):
+        kind, arguments, *normalised = network
+        return (kind, tuple(dict(arguments).items()), *normalised)
     recipe = getattr(network, "recipe", None)
     return network if recipe is None else (*recipe, trained_on(network))
 
