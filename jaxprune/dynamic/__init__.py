@@ -9,6 +9,7 @@ from jaxprune.dynamic.exit_policy import confidence, exit_of, operate, threshold
 from jaxprune.dynamic.layer_skipping import LayerSkipper
 from jaxprune.dynamic.segments import Segment, Segmented
 from jaxprune.dynamic.server import Expired, Metrics, Prediction, Refused, Server
+from jaxprune.nn.images import require_buildable
 from jaxprune.nn.recipe import remember
 
 __all__ = [
@@ -54,15 +55,20 @@ def create(name: str, **arguments: Any) -> Any:
 
     Args:
       name: a module of this package, such as "cascade".
-      arguments: those of its class.
+      arguments: those of its class, such as `rngs`; a cascade has `networks` instead.
 
     Raises:
-      UserError: there is no such network, or it has no such argument.
+      UserError: there is no such network, or it has no such argument, or one of another type; or there are no random
+        numbers.
     """
     import jaxprune.dynamic as family
 
     cls = plugins.find(family, Segmented, name)
-    plugins.check_arguments(cls, arguments, plugins.parameters(cls))
-    network = cls(**arguments)
-    # A cascade of networks is not rebuilt from plain values.
-    return network if "networks" in arguments else remember(network, "dynamic", {"name": name, **arguments})
+    names = plugins.parameters(cls)
+    plugins.check_arguments(cls, arguments, names)
+    if "networks" in names:  # a cascade of networks is not rebuilt from plain values
+        return cls(**{"networks": (), **arguments})
+    require_buildable(arguments.get("dtype"), arguments.get("rngs"))
+    arguments = plugins.plain(arguments)
+    plugins.check_kinds(cls, arguments)
+    return remember(cls(**arguments), "dynamic", {"name": name, **arguments})

@@ -56,8 +56,18 @@ class Cascade(Segmented):
         self.preprocessing, self.num_classes = networks[-1].preprocessing, networks[-1].num_classes
 
     def begin(self, pixels: UInt8[Array, "b *sides c"]) -> State:
-        """See `Segmented`; the state is the pixels."""
-        return jnp.asarray(pixels)
+        """See `Segmented`; the state is the pixels.
+
+        Raises:
+          UserError: they are of a floating-point dtype, such as normalised images.
+        """
+        state = jnp.asarray(pixels)
+        if jnp.issubdtype(state.dtype, jnp.floating):
+            raise UserError(
+                f"A cascade normalises pixels for each of its networks, and these images are {state.dtype}: give "
+                "pixels from 0 to 255, uint8, which are not normalised."
+            )
+        return state
 
     def segments(self) -> tuple[Segment, ...]:
         """See `Segmented`; there is one for each network."""

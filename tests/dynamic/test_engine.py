@@ -166,6 +166,11 @@ def test_costs_add_up(cascade):
         (lambda cascade: dynamic.Engine(cascade, (0, 0, 0))(np.zeros((0, 16, 16, 3), np.uint8)), "no image"),
         (lambda cascade: dynamic.Engine(cascade, (0, 0, 0))(np.zeros((16, 16, 3), np.uint8)), "not a batch"),
         (lambda cascade: dynamic.create("cascade", networks=list(cascade.networks)[::-1]), "put the cheapest first"),
+        (lambda cascade: dynamic.create("cascade"), "needs networks"),
+        (lambda cascade: cascade(np.zeros((1, 16, 16, 3), np.float32)), "these images are float32: give pixels"),
+        (lambda cascade: dynamic.create("dvt", num_classes="3", rngs=nnx.Rngs(0)), "num_classes='3' is not a whole"),
+        (lambda cascade: dynamic.create("dvt", dtype="int8", rngs=nnx.Rngs(0)), "not a floating-point type"),
+        (lambda cascade: dynamic.create("dvt", rngs=0), "are not random numbers: pass rngs"),
     ],
 )
 def test_what_cannot_work_is_refused(call, message, cascade):
