@@ -80,10 +80,26 @@ class Preprocessing:
         """(height, width) of an image, or (frames, height, width) of a clip."""
         return (self.num_frames, *self.img_size) if self.num_frames else self.img_size
 
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """(height, width, channels) of an image, or (frames, height, width, channels) of a clip."""
+        return (*self.sides, len(self.mean))
+
     def with_size(self, img_size: int | Sequence[int]) -> "Preprocessing":
         """The same for images of another size."""
         height, width = (img_size, img_size) if isinstance(img_size, numbers.Integral) else img_size
         return dataclasses.replace(self, img_size=(int(height), int(width)))
+
+    def with_channels(self, channels: int) -> "Preprocessing":
+        """The same for images of another number of channels, each with the mean of red, green and blue.
+
+        >>> Preprocessing((224, 224), mean=(0.25, 0.5, 0.75), std=(0.5, 0.5, 0.5)).with_channels(1).mean
+        (0.5,)
+        """
+        if channels == len(self.mean):
+            return self
+        mean, std = (sum(values) / len(values) for values in (self.mean, self.std))
+        return dataclasses.replace(self, mean=(mean,) * channels, std=(std,) * channels)
 
     def as_dict(self) -> dict[str, Any]:
         """The record as plain values, for JSON."""

@@ -194,6 +194,14 @@ def test_the_compiler_counts_a_convnet_the_same():
     )
 
 
+def test_a_convnet_of_one_channel_is_counted():
+    cost = lambda channels: flops.convnet(
+        nnx.eval_shape(lambda: models.create("resnet", layers=(1,), width=8, in_chans=channels, rngs=nnx.Rngs(0))),
+        (32, 32),
+    )
+    assert cost(3) - cost(1) == 16 * 16 * 7 * 7 * 2 * 8
+
+
 def test_memory_and_cost_of_plain_functions():
     x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     two = lambda x: (x @ x) @ x

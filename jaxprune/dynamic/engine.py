@@ -127,9 +127,9 @@ class Engine:
         self.thresholds = dial[round(position * (len(dial) - 1))]
 
     @property
-    def image_sides(self) -> tuple[int, ...]:
-        """(height, width) of an image, or (frames, height, width) of a clip, that the programs are compiled for."""
-        return self._model.preprocessing.sides
+    def image_shape(self) -> tuple[int, ...]:
+        """(height, width, channels) of the images that programs are compiled for, with frames in front for clips."""
+        return self._model.preprocessing.image_shape
 
     @property
     def compilations(self) -> int:
@@ -143,7 +143,7 @@ class Engine:
 
     def warm_up(self) -> None:
         """Compiles and runs every segment for every bucket."""
-        spec = (*self._model.preprocessing.sides, 3), np.dtype(np.uint8)
+        spec = self.image_shape, np.dtype(np.uint8)
         rooms, calls = self.rooms(spec), self.calls.copy()
         for bucket in self.buckets:
             places, pixels = np.zeros(bucket, int), np.zeros((bucket, *spec[0]), spec[1])

@@ -102,7 +102,7 @@ class Server:
                 "more, a deadline above 0 and a linger of 0 or more."
             )
         self.engine, self._capacity, self._deadline, self._linger = engine, capacity, deadline, linger
-        self._shape = (*engine.image_sides, 3)
+        self._shape = engine.image_shape
         engine.warm_up()
         self._queue: deque[_Request] = deque()
         self._changed = threading.Condition()

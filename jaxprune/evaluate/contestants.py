@@ -154,8 +154,8 @@ def _sides(model: Host) -> tuple[int, ...]:
 
 
 def random_images(model: Any, batch_size: int) -> jax.Array:
-    """Returns random input of a network: normalised images (b, h, w, 3), or clips (b, frames, h, w, 3)."""
-    return jax.random.normal(jax.random.key(0), (batch_size, *model.preprocessing.sides, 3))
+    """Returns random input of a network: normalised images (b, h, w, c), or clips (b, frames, h, w, c)."""
+    return jax.random.normal(jax.random.key(0), (batch_size, *model.preprocessing.image_shape))
 
 
 def logits(network: Any, images: jax.Array) -> Any:

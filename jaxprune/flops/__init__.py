@@ -17,6 +17,7 @@ from jaxprune.errors import UserError, quoted
 from jaxprune.nn import Conv, Conv3d, Host, Site, attention_kernels
 from jaxprune.nn.attention import reads_all_rows
 from jaxprune.nn.block_cost import BlockCost, BlockTokens, block_flops, block_tokens, linear_flops, through
+from jaxprune.preprocessing import trained_on
 from jaxprune.reduction import Plan, Reducer
 from jaxprune.reduction.parts.base import is_idle
 from jaxprune.reduction.parts.plan_on_network import abstract, place
@@ -146,7 +147,8 @@ def convnet(model: Any, size: tuple[int, ...]) -> int:
     def forward(state: Any, images: jax.Array) -> jax.Array:
         return _counted(nnx.merge(graph, state), costs.append)(images)[0]
 
-    jax.eval_shape(forward, state, jax.ShapeDtypeStruct((1, *size, 3), jnp.float32))
+    mean, _ = trained_on(model) or ((0.0,) * 3, ())
+    jax.eval_shape(forward, state, jax.ShapeDtypeStruct((1, *size, len(mean)), jnp.float32))
     return sum(costs) + (0 if model.classifier is None else linear_flops(model.classifier, 1))
 
 

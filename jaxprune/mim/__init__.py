@@ -68,7 +68,9 @@ def create(name: str, *, encoder: str | None = None, rngs: nnx.Rngs, **arguments
     named = {argument: arguments[argument] for argument in cls.networks if arguments.get(argument) is not None}
     networks = {argument: _network(network, arguments.get("dtype"), rngs) for argument, network in named.items()}
     framework = cls(**_with_partial(cls, {**sizes, **arguments, **networks}), rngs=rngs, **kind)
-    framework.preprocessing = models.Preprocessing(pair({"img_size": 224, **sizes, **arguments}["img_size"]))
+    images = {"img_size": 224, "in_chans": 3, **sizes, **arguments}
+    record = models.Preprocessing(pair(images["img_size"]))
+    framework.preprocessing = record.with_channels(images["in_chans"])
     recipes = {argument: _recipe(network) for argument, network in named.items()}
     return remember(framework, "mim", {"name": name, "encoder": encoder, **arguments, **recipes})
 

@@ -1,6 +1,5 @@
 """Networks, by their names in timm."""
 
-import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
@@ -184,12 +183,7 @@ def _preprocessing(cls: Any, name: str, options: dict[str, Any]) -> Preprocessin
     else:
         size = pair(options.get("img_size", (224, 224)))
         prepared = Preprocessing(size, mean=getattr(cls, "mean", IMAGENET_MEAN), std=getattr(cls, "std", IMAGENET_STD))
-    channels = options.get("in_chans", len(prepared.mean))
-    if channels == len(prepared.mean):
-        return prepared
-    # Of other channels nothing is known: each has the mean of red, green and blue.
-    mean, std = (sum(values) / len(values) for values in (prepared.mean, prepared.std))
-    return dataclasses.replace(prepared, mean=(mean,) * channels, std=(std,) * channels)
+    return prepared.with_channels(options.get("in_chans", len(prepared.mean)))
 
 
 __all__ = [

@@ -38,7 +38,7 @@ def create(name: str = "vit_small_patch16_224", *, rngs: nnx.Rngs, **overrides: 
     names = plugins.parameters(RANKERS[kind])
     sizes = {key: value for key, value in sizes.items() if key in names}
     ranker = plugins.build(RANKERS[kind], {**sizes, **overrides}, rngs=rngs)
-    ranker.preprocessing = models.Preprocessing(ranker.img_size)
+    ranker.preprocessing = models.Preprocessing(ranker.img_size).with_channels(overrides.get("in_chans", 3))
     return remember(ranker, "ranker", {"name": name, **overrides})
 
 

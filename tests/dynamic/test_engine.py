@@ -182,3 +182,10 @@ def test_exits_predict_the_same_classes():
     other = models.create("vit", img_size=8, **{**SIZES, "num_classes": 3}, rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="3, 4 classes"):
         dynamic.create("cascade", networks=[other, network(16, 0)])
+
+
+def test_images_of_one_channel():
+    grey = models.create("vit", img_size=8, **SIZES, in_chans=1, rngs=nnx.Rngs(0))
+    cascade = dynamic.create("cascade", networks=[grey])
+    with dynamic.Server(dynamic.Engine(cascade, (0.0,), batch_size=1)) as server:
+        assert server.submit(np.zeros((8, 8, 1), np.uint8)).result().exit == 0

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from support import assert_gradients, golden, golden_names, nhwc, weights
 
-from jaxprune import checkpoints, models
+from jaxprune import checkpoints, mim, models, ranking
 from jaxprune.errors import UserError
 from jaxprune.nn.images import as_input
 from jaxprune.nn.params import merge, split
@@ -201,6 +201,10 @@ def test_numbers_of_numpy_are_sizes():
 
 
 def test_pixels_of_other_channels_are_normalised_alike():
+    decoder = {"decoder_embed_dim": 8, "decoder_depth": 1, "decoder_num_heads": 1}
+    ranker = ranking.create("vit", **LEAST, in_chans=1, rngs=nnx.Rngs(0))
+    framework = mim.create("mae", **LEAST, **decoder, in_chans=4, rngs=nnx.Rngs(0))
+    assert [len(network.preprocessing.mean) for network in (ranker, framework)] == [1, 4]
     record = models.create("vit", **LEAST, in_chans=1, rngs=nnx.Rngs(0)).preprocessing
     assert len(record.mean) == len(record.std) == 1
     assert as_input(np.zeros((2, 16, 16, 1), np.uint8), record).shape == (2, 16, 16, 1)
