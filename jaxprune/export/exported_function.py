@@ -14,7 +14,10 @@ from flax import nnx
 from jax import Array
 
 import jaxprune
+from jaxprune.dense import Detector
+from jaxprune.dynamic import Segmented
 from jaxprune.errors import UserError, unknown
+from jaxprune.mim import Framework
 from jaxprune.nn.around_host import host_of
 from jaxprune.nn.images import normalize
 from jaxprune.nn.params import copied, variables
@@ -87,7 +90,8 @@ def program(model: Any, inputs: str) -> Program:
       inputs: one of `INPUTS`.
 
     Raises:
-      UserError: `inputs` is unknown, the model is not a network for images, or it is too large for a file.
+      UserError: `inputs` is unknown, the model is not a network for images, has no logits, spends by image, or is too
+        large for a file.
     """
     if inputs not in INPUTS:
         raise unknown("inputs", inputs, INPUTS)
@@ -95,6 +99,15 @@ def program(model: Any, inputs: str) -> Program:
     if not isinstance(model, nnx.Module) or record is None:
         raise UserError(
             f"A {type(model).__name__} cannot be exported: give a network of models.create or checkpoints.load_model."
+        )
+    if isinstance(model, Segmented):
+        raise UserError(
+            f"A {type(model).__name__} spends by image: a network with exits is exported by export.cascade."
+        )
+    if isinstance(model, Detector | Framework):
+        raise UserError(
+            f"A {type(model).__name__} has no logits of classes, which a file returns: give a classifier, a network "
+            "for features, or a segmentation network."
         )
     model = in_float32(model)
     require_fits(model)

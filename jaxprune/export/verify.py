@@ -60,6 +60,8 @@ def pixels(
         count, sides = math.prod([max(BATCHES), *frames]), (max(height, _SCENE), max(width, _SCENE))
         scenes = Scenes(split="test", num_examples=count, image_size=sides, seed=0)
         crops = np.stack([scenes[i]["image"][:height, :width] for i in range(count)])
+        if channels != crops.shape[-1]:  # of another number of channels, each is the mean of red, green and blue
+            crops = np.repeat(crops.mean(-1, keepdims=True).astype(np.uint8), channels, axis=-1)
         return crops.reshape(max(BATCHES), *frames, height, width, channels)
     if not len(images):
         raise UserError("There are no images for the comparison: give some, or None for the built-in ones.")

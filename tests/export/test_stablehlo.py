@@ -14,7 +14,7 @@ from jax import export as jax_export
 from support import quick_compile, quickly
 
 from export.networks import GROUPS, dense, of_family, reduced
-from jaxprune import dynamic, export, models
+from jaxprune import dynamic, export, mim, models
 from jaxprune.errors import UserError
 from jaxprune.export import as_stablehlo, verify
 from jaxprune.export.segment_programs import segment_programs
@@ -188,9 +188,21 @@ def test_bad_requests_are_refused(tmp_path):
             write(model, tmp_path / "a.stablehlo", **options)
     with pytest.raises(UserError, match="There is no directory"):
         write(model, tmp_path / "nowhere" / "a.stablehlo")
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
+    framework = mim.create("mae", **sizes, decoder_embed_dim=8, decoder_depth=1, decoder_num_heads=1, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="A MAE has no logits of classes"):
+        write(framework, tmp_path / "a.stablehlo")
+    with pytest.raises(UserError, match=r"spends by image: .* exported by export\.cascade"):
+        write(dynamic.create("cascade", networks=[model]), tmp_path / "a.stablehlo")
     with pytest.raises(UserError, match="A function cannot be exported"):
         write(lambda images: images, tmp_path / "a.stablehlo")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_network_of_one_channel_is_compared_on_grey_scenes():
+    record = dense(depth=1, in_chans=1).preprocessing
+    images = verify.pixels(None, (16, 16, 1), record)
+    assert images.shape == (8, 16, 16, 1) and images.dtype == np.uint8 and images.std() > 1
 
 
 @pytest.mark.slow
