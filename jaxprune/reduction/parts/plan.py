@@ -195,7 +195,7 @@ class Plan:
         }
         if named := [*(name for name, is_set in beside.items() if is_set), *row_settings(self), *options]:
             raise UserError(
-                f"{', '.join(named)} beside steps: amounts, places and options go into the steps, "
+                f"{', '.join(named)}: options go into the steps, and so do amounts and places, "
                 "At(3, 'topk', keep_rate=0.7, …)."
             )
 

@@ -195,11 +195,11 @@ BAD = {
     "a method and steps": (lambda: Plan("topk", steps=(At(1, "topk", r=1),)), "give only one of them"),
     "steps and an amount": (
         lambda: Plan(steps=(At(1, "topk", r=1),), r=8),
-        r"^r beside steps: .*options go into the steps",
+        "^r: options go into the steps, and so do amounts",
     ),
     "steps and other settings": (
         lambda: Plan(steps=(At(1, "topk", r=1),), keep_rate=0.5, reduction_loc=2, num_keep=3, inflection=0.5),
-        "^keep_rate, reduction_loc, num_keep, inflection beside steps",
+        "^keep_rate, reduction_loc, num_keep, inflection: options go",
     ),
     "rate and count": (
         lambda: Plan("topk", 0.5, (3,), num_keep=9),
