@@ -65,8 +65,8 @@ def get_config(arg=None):
     # Random at the same rate in each of these places.
     pruned = benchmark.defaults(
         plans=(
-            *("from_scores:keep_rate=0.5", "tome@1:keep_rate=0.25,rounds=3", "topk@2:keep_rate=0.25"),
-            *("random@0:keep_rate=0.5", "random@1:keep_rate=0.25", "random@2:keep_rate=0.25"),
+            *("from_scores:keep_rate=0.45", "tome@1:keep_rate=0.25,rounds=3", "topk@2:keep_rate=0.25"),
+            *("random@0:keep_rate=0.45", "random@1:keep_rate=0.25", "random@2:keep_rate=0.25"),
         ),
         scorer="ltrp",
         rounds=5,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxprune import commands, main
-from jaxprune.commands import pretrain
+from jaxprune.commands import pretrain, quickstart
 from jaxprune.commands.shared import settings
 from jaxprune.commands.shared.settings import ABSENT, choice, number, path, record, setting
 from jaxprune.errors import UserError
@@ -154,3 +154,14 @@ def test_a_command_is_a_folder_that_is_found_by_itself(tmp_path, monkeypatch):
         for name in [name for name in sys.modules if name.startswith("jaxprune.commands.greet")]:
             del sys.modules[name]
         delattr(commands, "greet")
+
+
+def test_a_phase_of_the_quickstart_takes_its_seed_and_networks_from_the_run():
+    config = main.load_config("configs/quickstart.py:smoke")
+    assert not settings.problems(quickstart.Settings(), config, "config.")
+    config.pretrain.seed, config.ranker.label_model = 1, "configs"
+    seed, network = settings.problems(quickstart.Settings(), config, "config.")
+    assert seed.startswith("config.pretrain.seed=1 ") and seed.endswith("set config.seed.")
+    assert network.startswith("config.ranker.label_model='configs' ")
+    config.seed = 1
+    assert settings.problems(quickstart.Settings(), config, "config.") == [network]

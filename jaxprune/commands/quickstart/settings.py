@@ -1,7 +1,7 @@
 """The settings of the whole workflow: those of its phases, each the config of another task."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,10 @@ _SLACK = 1.1  # on the time from scratch, since steps vary in length
 NO_SCRATCH = "none"
 RANKER = "ltrp"  # as the scorer of plans, means the ranker of this run
 PHASES = ("pretrain", "finetune", "scratch", "ranker")
+_REPLACED = (
+    *(("pretrain", "seed"), ("finetune", "seed"), ("ranker", "seed"), ("pruned", "seed")),
+    *(("finetune", "run"), ("ranker", "label_model"), ("pruned", "run")),
+)
 
 
 @settings.record(is_open=True)
@@ -55,6 +59,15 @@ class Settings(settings.Settings):
     step_rounds: int = settings.number(0, "> 0: times a step of PR-MIM and of the full form, in rounds", at_least=0)
     scratch: Scratch = Scratch()
     scratch_time: str = settings.choice("steps", _TIMES_ABOUT, ("steps", "equal", NO_SCRATCH))
+
+    @staticmethod
+    def check(config: Config, prefix: str) -> Iterator[str]:
+        """Yields the settings of phases that the run would replace: the seed, and the networks they begin with."""
+        for phase, key in _REPLACED:
+            value = config.get(phase, {}).get(key)
+            if value and value != config.get(key):
+                remedy = f"set {prefix}{key}" if key == "seed" else f"run the command of {phase} alone"
+                yield f"{prefix}{phase}.{key}={value!r} would be replaced by what the run gives all phases: {remedy}."
 
 
 def smoke(config: Config) -> Config:
