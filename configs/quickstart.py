@@ -2,7 +2,7 @@
 
 python -m jaxprune.main --config=configs/quickstart.py[:scratch=equal]
 
-Takes five to eight minutes on two idle CPU cores and needs no download. The result is runs/quickstart/report.html.
+Takes four to five minutes on two idle CPU cores and needs no download. The result is runs/quickstart/report.html.
 Lengths are in steps, so a busy machine takes longer and trains the same networks. With scratch=equal the classifier is
 also trained without pre-training, for as long as both phases took; with scratch=steps, for the steps of fine-tuning.
 """
