@@ -40,6 +40,7 @@ _RATIO = 16
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _HEADERS[3, 0] = _HEADERS[2, 0]  # of another encoding, that of names of fields
+_TEACHER = "teacher."  # beside the network that it taught
 _PYTORCH = (".pth", ".pt", ".bin", ".ckpt", ".pyth", ".tar")  # the last of ".pth.tar"
 
 
@@ -196,6 +197,8 @@ def fill(
     if not tensors:
         raise UserError(f"{label} hold no tensors at all: fetch or save the weights again.")
     named = by_timm(tensors, ignored)
+    if PATCHES in named and getattr(model, "teacher", None) is None:
+        named = {name: entry for name, entry in named.items() if not name.startswith(_TEACHER)}
     entries = to_ours(named, model)
     with trained_methods(model, entries):
         _put(model, entries, named, label, new=new, antialias=antialias, source=source)

@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxprune.dynamic import dvt
 from jaxprune.errors import UserError
+from jaxprune.mim.parts.base import STORED
 from jaxprune.weights.sources import (
     Published,
     Tensors,
@@ -95,6 +96,8 @@ def _unwrapped(tensors: Tensors) -> Tensors:
     places = [match[1] or match[2] or "" for match in matches if match]
     if set(places) == set(dvt.STAGES):
         return tensors  # one network of several
+    if len(places) > 1 and all(place == "" or place in STORED for place in places):
+        return tensors  # a pre-training framework, with its teacher
     if len(places) > 1:
         raise UserError(
             f"There are {len(places)} networks, under {', '.join(map(repr, places))}: leave all but one out, for "

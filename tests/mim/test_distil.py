@@ -15,6 +15,7 @@ from jaxprune.commands.pretrain.run import arguments_of
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.rebuild_thrown import fill_grid
 from jaxprune.nn.params import merge, split, variables
+from jaxprune.open import convert
 from jaxprune.ops.resize import resize
 from jaxprune.weights.rules import to_published
 
@@ -222,3 +223,18 @@ def test_a_teacher_under_a_plan_is_refused():
     model = distil(reconstruction="partial")
     with pytest.raises(UserError, match="pass key="):
         model(pictures())
+
+
+def test_the_student_is_read_from_a_file_with_its_teacher(tmp_path):
+    model, file, copy = distil(), tmp_path / "distil.safetensors", tmp_path / "copy.safetensors"
+    checkpoints.save_pretrained(model, file)
+    other = mim.create("distil", **{**STUDENT, "teacher": teacher()}, rngs=nnx.Rngs(1))
+    other.teacher.cls_token[...] += 1
+    checkpoints.load_pretrained(other, file)
+    for name, variable in variables(model).items():
+        np.testing.assert_array_equal(variable[...], variables(other)[name][...])
+    student = models.create("vit", **STUDENT, num_classes=0, rngs=nnx.Rngs(1))
+    checkpoints.load_pretrained(student, file, ignored=("decoder.*",))
+    np.testing.assert_array_equal(student.cls_token[...], model.encoder.cls_token[...])
+    converted = convert(file, copy)
+    np.testing.assert_array_equal(converted.encoder.cls_token[...], model.encoder.cls_token[...])
