@@ -34,8 +34,8 @@ class Weights:
 
     def __post_init__(self) -> None:
         for name, weight in dataclasses.asdict(self).items():
-            if weight < 0:
-                raise UserError(f"The weight {name}={weight} of a loss is negative: use 0 to leave the loss out.")
+            if not weight >= 0:  # nor NaN
+                raise UserError(f"The weight {name}={weight} of a loss is not 0 or more: use 0 to leave the loss out.")
 
     def __bool__(self) -> bool:
         """Whether there is a loss at all."""

@@ -1,5 +1,6 @@
 """Heals a network under its plan: for some minutes, the dense network teaches it what it says of unlabelled images."""
 
+import dataclasses
 import json
 import logging
 import tempfile
@@ -22,7 +23,7 @@ from jaxprune.data.order import Order
 from jaxprune.data.sample import Picked, Sample
 from jaxprune.data.source import Source
 from jaxprune.dense.dtop import DToP
-from jaxprune.errors import UserError
+from jaxprune.errors import UserError, require_options
 from jaxprune.files import write_atomically
 from jaxprune.measures.training_images import TrainingImages
 from jaxprune.nn.around_host import AroundHost, host_of
@@ -90,8 +91,10 @@ def recover(fast: Any, images: np.ndarray, *, teacher: Any, minutes: float = 30.
       settings: further `Settings`, and `workdir`, where an interrupted run is resumed.
 
     Raises:
-      UserError: the networks or the images do not fit each other.
+      UserError: the networks or the images do not fit each other, or a setting is unknown or outside its interval.
     """
+    names = (*(field.name for field in dataclasses.fields(Settings)), "workdir")
+    require_options("recover", settings, names, word="setting")
     workdir = settings.pop("workdir", None)
     values = Settings(minutes=minutes, **settings)
     train, held_out = set_aside(of_arrays(images), values.seed)
@@ -143,7 +146,7 @@ def heal(
             write_atomically(workdir / BEST, save({name: np.asarray(array) for name, array in params.items()}))
         writer.metrics(step, "eval", similarity)
 
-    interval = max(1, -(-steps // max(settings.evaluations, 1)))
+    interval = max(1, -(-steps // settings.evaluations))
     result = loop.fit(
         distillation.losses(steps),
         distillation.learning.trained,

@@ -125,6 +125,9 @@ def test_what_is_healed_is_not_healed_again(run_directory):
         ({"plans": ()}, "are empty: give a plan"),
         ({"minutes": 0.0}, "are both 0"),
         ({"trainable": "few"}, "none of all, norms, last:K, lora:R"),
+        ({"easing": 2.0}, r"config.easing=2.0 must be a finite number in \[0, 1\]"),
+        ({"keep_rates": (2.0,)}, r"config.keep_rates=\(2.0,\) must be .*: use for example \(0.7, 0.5\)"),
+        ({"crop_scale": (1.0, 0.5)}, "must not fall"),
     ],
 )
 def test_what_cannot_work_is_refused(changes, message, tmp_path):

@@ -272,3 +272,20 @@ def test_eight_devices_heal_like_one(trainable, teacher, tmp_path):
     assert len(losses["one"]) > 1
     np.testing.assert_allclose(losses["eight"], losses["one"], atol=1e-5)
     assert results["eight"].after == pytest.approx(results["one"].after, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": 2}, "recover has no setting 'epochs'"),
+        ({"keep_rates": 0.5}, r"keep_rates=0.5 must be finite numbers in \(0, 1\]: use for example \(0.7, 0.5\)"),
+        ({"crop_scale": 0.5}, r"crop_scale=0.5 must be 2 finite numbers .*: use for example \(0.5, 1.0\)"),
+        ({"crop_scale": (1.0, 0.5)}, "must not fall"),
+        ({"learning_rate": -1}, "learning_rate=-1 must be a finite number of 0 or more"),
+        ({"easing": 2}, r"easing=2 must be a finite number in \[0, 1\]: use for example 0.3"),
+        ({"batch_size": 0}, "batch_size=0 must be a whole number of 1 or more"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, message, teacher):
+    with pytest.raises(UserError, match=message):
+        recover.recover(reduction.apply(teacher, PLAN), pictures(), teacher=teacher, **settings)

@@ -13,6 +13,12 @@ from jaxprune.open.rivals import AUTO, is_rival
 from jaxprune.recover.learning import parse
 
 
+def _like(name: str, about: str) -> Any:
+    """Declares a number of `recover.Settings`, with its default and its bounds."""
+    field = recover.Settings.__dataclass_fields__[name]
+    return number(field.default, about, **field.metadata["bounds"]._asdict(), example=field.metadata["example"])
+
+
 @record()
 class Settings(inspection.OnlyPlans, inspection.Plans, inspection.NetworkInspection):
     """A network, plans to heal it under, and rivals to heal for the same time."""
@@ -23,24 +29,24 @@ class Settings(inspection.OnlyPlans, inspection.Plans, inspection.NetworkInspect
     )
 
     plans: tuple[str, ...] = setting(("tome:rounds=2", "random"), "token-reduction plans, each healed")
-    keep_rates: tuple[float, ...] = number((), "one network for several rates, one drawn a step", above=0, at_most=1)
+    keep_rates: tuple[float, ...] = _like("keep_rates", "one network for several rates, one drawn a step")
     rivals: tuple[str, ...] = setting(
         (AUTO,), 'healed likewise: auto (at the FLOPs of plans), "img_size=182", "patch_size=16", "depth=9", a network'
     )
-    minutes: float = number(30.0, "training time of each; 0: steps", at_least=0)
-    steps: int = number(0, "steps of each, instead of minutes", at_least=0)
-    batch_size: int = number(32, "images a step", at_least=1)
-    learning_rate: float = number(0.0, "highest rate of AdamW; 0: from the first gradients", at_least=0)
-    weight_decay: float = number(0.0, "decoupled", at_least=0)
+    minutes: float = _like("minutes", "training time of each; 0: steps")
+    steps: int = _like("steps", "steps of each, instead of minutes")
+    batch_size: int = _like("batch_size", "images a step")
+    learning_rate: float = _like("learning_rate", "highest rate of AdamW; 0: from the first gradients")
+    weight_decay: float = _like("weight_decay", "decoupled")
     trainable: str = setting("all", "what learns: all, norms, last:K blocks, or lora:R", parse)
     features: float = number(1.0, "weight of the distance of pooled features, relative to the dense ones", at_least=0)
     patches: float = number(1.0, "weight of the distance of patch tokens, likewise", at_least=0)
     logits: float = number(1.0, "weight of the KL divergence of the classes, with a head", at_least=0)
-    easing: float = number(0.3, "share of the steps in which a plan sets in; 0: from the start", at_least=0, at_most=1)
-    stages: int = number(2, "plans on the way, each compiled", at_least=0)
-    crop_scale: tuple[float, float] = number((0.5, 1.0), "area of the random crops", above=0, at_most=1)
+    easing: float = _like("easing", "share of the steps in which a plan sets in; 0: from the start")
+    stages: int = _like("stages", "plans on the way, each compiled")
+    crop_scale: tuple[float, float] = _like("crop_scale", "area of the random crops")
     flip: bool = setting(True, "horizontal flips")
-    evaluations: int = number(8, "evaluations on held-out images, of which the best is kept", at_least=1)
+    evaluations: int = _like("evaluations", "evaluations on held-out images, of which the best is kept")
     num_images: int = number(0, "images to compare on; 0: all held-out images", at_least=0)
     rounds: int = number(7, "timing rounds", at_least=2)
     timed_batch: int = number(8, "images a batch when speed is measured", at_least=1)
@@ -53,7 +59,8 @@ class Settings(inspection.OnlyPlans, inspection.Plans, inspection.NetworkInspect
 
     @staticmethod
     def check(config: Config, prefix: str) -> Iterator[str]:
-        """Yields what is wrong with the rivals, and that there is nothing to heal."""
+        """Yields what is wrong with the rivals and with settings together, and that there is nothing to heal."""
+        yield from refused(lambda: settings_of(config))
         if not config.plans and set(config.rivals) <= {AUTO}:
             yield f"{prefix}plans and {prefix}rivals are empty: give a plan, such as ('tome:rounds=2',)."
         if not (config.minutes or config.steps):

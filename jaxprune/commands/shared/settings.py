@@ -10,10 +10,7 @@ From it come the `ml_collections.ConfigDict` that configs change, the checks of 
 
 import dataclasses
 import inspect
-import math
-import numbers
 import os
-import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -22,6 +19,7 @@ from ml_collections import ConfigDict
 
 from jaxprune.config import Config
 from jaxprune.errors import PLACE, UserError, nearest, quoted, shortened, unknown
+from jaxprune.number_bounds import Bounds
 from jaxprune.weights.hub import is_remote
 
 # The value of a key that a config may have, and does not have by default.
@@ -62,7 +60,14 @@ def number(
       at_least, above, at_most, below: the ends of the allowed interval.
       example: a value that can be used; by default the default.
     """
-    return _declared(default, about, _Bounds(at_least, above, at_most, below, example), free=free)
+    bounds = Bounds(at_least, above, at_most, below)
+
+    def check(key: str, value: Any, field: dataclasses.Field, usual: Any) -> Iterator[str]:
+        usable = usual if usual is not ABSENT and not bounds.problem(key, usual, field.type, None) else None
+        if problem := bounds.problem(key, value, field.type, usable if example is None else example):
+            yield problem
+
+    return _declared(default, about, check, free=free)
 
 
 def choice(
@@ -127,77 +132,6 @@ def refused(make: Callable[[], Any]) -> list[str]:
     except UserError as error:
         return [str(error)]
     return []
-
-
-class _Kind(NamedTuple):
-    """What a type says of numbers: `int`, `tuple[float, float]`, `int | tuple[int, ...] | None`, …"""
-
-    is_whole: bool
-    scalar: bool
-    counts: tuple[int, ...]  # of tuples; 0: any
-    none: bool
-
-    @classmethod
-    def of(cls, annotation: Any) -> "_Kind":
-        options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-        tuples = [typing.get_args(option) for option in options if typing.get_origin(option) is tuple]
-        scalars = [option for option in options if option in (int, float)]
-        elements = [*scalars, *(element for items in tuples for element in items)]
-        counts = tuple(0 if ... in items else len(items) for items in tuples)
-        return cls(float not in elements, bool(scalars), counts, types.NoneType in options)
-
-
-def _is_finite(value: Any) -> bool:
-    """Whether a value is a finite number."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-
-
-class _Bounds(NamedTuple):
-    """The interval of a number; called, it checks a value."""
-
-    at_least: float | None
-    above: float | None
-    at_most: float | None
-    below: float | None
-    example: Any
-
-    def __call__(self, key: str, value: Any, field: dataclasses.Field, default: Any) -> Iterator[str]:
-        kind = _Kind.of(field.type)
-        if not self.hold(value, kind):
-            example = default if default is not ABSENT and self.hold(default, kind) else self.example
-            yield f"{key}={quoted(value)} must be {self.words(kind)}: use for example {example!r}."
-
-    def hold(self, value: Any, kind: _Kind) -> bool:
-        """Whether a value, or each element of a tuple, is allowed."""
-        if value is None:
-            return kind.none
-        if isinstance(value, (tuple, list)):
-            return any(count in (0, len(value)) for count in kind.counts) and all(self._fits(v, kind) for v in value)
-        return kind.scalar and self._fits(value, kind)
-
-    def _fits(self, value: Any, kind: _Kind) -> bool:
-        if not _is_finite(value):
-            return False
-        return (
-            (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.below is None or value < self.below)
-            and (not kind.is_whole or value == int(value))
-        )
-
-    def words(self, kind: _Kind) -> str:
-        """What is allowed, such as "a whole number of 1 or more"."""
-        noun = "whole number" if kind.is_whole else "finite number"
-        count = max(kind.counts, default=0)
-        amount = f"a {noun}" if kind.scalar else f"{count} {noun}s" if count else f"{noun}s"
-        low = self.at_least if self.above is None else self.above
-        high = self.at_most if self.below is None else self.below
-        if high is not None:
-            return f"{amount} in {'[' if self.above is None else '('}{low}, {high}{']' if self.below is None else ')'}"
-        if low is None:
-            return amount
-        return f"{amount} of {low} or more" if self.above is None else f"{amount} above {low}"
 
 
 @record()
