@@ -18,6 +18,7 @@ from jaxprune.dynamic.segments import Loss, Pixels, Segment, Segmented, State
 from jaxprune.errors import UserError, unknown
 from jaxprune.flops.traced import multiply_accumulates
 from jaxprune.losses import exit_losses
+from jaxprune.nn.drop_path import require_key
 from jaxprune.nn.images import as_input
 from jaxprune.nn.linear import normal_02
 from jaxprune.nn.tensor_rules import LAYERS, Rule, patches, patches_back, within
@@ -139,7 +140,12 @@ class DVT(Segmented, Prunable):
         Args:
           train: whether there is stochastic depth.
           key: for it.
+
+        Raises:
+          UserError: there is stochastic depth and no key.
         """
+        if train:
+            require_key(self, key)
         state, logits = self.begin(pixels), []
         for index in range(len(self.stages)):
             stage_key = None if key is None or not train else jax.random.fold_in(key, index)

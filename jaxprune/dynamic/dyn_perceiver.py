@@ -18,6 +18,7 @@ from jaxprune.flops.traced import multiply_accumulates
 from jaxprune.losses import distilled_exit_loss
 from jaxprune.models.resnet import max_pool
 from jaxprune.nn import BatchNorm, Conv, Linear
+from jaxprune.nn.drop_path import require_key
 from jaxprune.nn.dropout import apply_dropout
 from jaxprune.nn.images import as_input
 from jaxprune.nn.linear import normal_02
@@ -178,7 +179,12 @@ class DynPerceiver(Segmented, Prunable):
         Args:
           train: normalises by the statistics of the batch, and updates the running ones.
           key: for stochastic depth and dropout, in training.
+
+        Raises:
+          UserError: there is one of them, and no key.
         """
+        if train:
+            require_key(self, key, drop_rate=self.drop_rate)
         state, logits = self.begin(pixels), []
         for step in _STEPS:
             state, values = step(self, state, train=train, key=key if train else None)

@@ -26,3 +26,23 @@ class DropPath(nnx.Module):
         keep = 1.0 - self.rate
         kept = jax.random.bernoulli(key, keep, (x.shape[0],) + (1,) * (x.ndim - 1))
         return x * (kept.astype(x.dtype) / keep)
+
+
+def require_key(network: nnx.Module, key: PRNGKeyArray | None, *, drop_rate: float = 0.0) -> None:
+    """Checks that a network, or a part of one, that drops at random in training has a key.
+
+    Args:
+      drop_rate: of its dropout.
+
+    Raises:
+      UserError: there is none.
+    """
+    if key is not None:
+        return
+    drops_branches = any(isinstance(node, DropPath) and node.rate for _, node in nnx.iter_graph(network))
+    rates = {"drop_path_rate": drops_branches, "drop_rate": drop_rate}
+    if names := [name for name, rate in rates.items() if rate]:
+        raise UserError(
+            f"The network drops {'branches' if drops_branches else 'features'} at random in training and needs a key: "
+            f"pass key=jax.random.key(…), or build it with {' and '.join(f'{name}=0' for name in names)}."
+        )

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.nn.block import run_block
+from jaxprune.nn.drop_path import require_key
 from jaxprune.nn.reducible import Reducible
 from jaxprune.nn.restore import joined
 from jaxprune.nn.tokens import Attended, Tokens, all_present, coordinates
@@ -106,11 +107,8 @@ class BlockRunner:
         Raises:
           UserError: the plan was made for images of another size, or stochastic depth has no key.
         """
-        if self._train and self._key is None and getattr(getattr(block, "drop_path", None), "rate", 0.0):
-            raise UserError(
-                "The network drops branches at random in training and needs a key: pass key=jax.random.key(…), or "
-                "build it with drop_path_rate=0."
-            )
+        if self._train:
+            require_key(block, self._key)
         if grid is not None and block.reduces_where() == "skip":
             self.unmerge(grid)
         _check_count(block, (self.tokens.x.shape[1] - self._prefix) // block.pooled)

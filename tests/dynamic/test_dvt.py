@@ -236,3 +236,10 @@ def test_keep_rates_out_of_range_are_refused(keep_rate):
     model = dynamic.create("dvt", **SIZES, rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="keep_rate"):
         model.pruned(papr(28, (7, 7)), keep_rate)
+
+
+def test_stochastic_depth_needs_a_key_in_training():
+    model = nnx.eval_shape(lambda: dynamic.create("dvt", **SIZES, drop_path_rate=0.5, rngs=nnx.Rngs(0)))
+    images = np.zeros((1, 28, 28, 3), np.uint8)
+    with pytest.raises(UserError, match="drops branches at random in training and needs a key"):
+        model.loss(images, np.zeros((1, 3)))

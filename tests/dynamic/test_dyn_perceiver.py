@@ -270,4 +270,12 @@ def test_stochastic_depth_and_dropout_only_in_training(form):
     images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype(np.uint8)
     key = jax.random.key(0)
     np.testing.assert_array_equal(model(images, key=key), model(images))
-    assert not np.allclose(model(images, train=True, key=key)[2], model(images, train=True)[2], rtol=1e-3)
+    assert not np.allclose(*(model(images, train=True, key=jax.random.key(seed))[2] for seed in (0, 1)), rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_what_drops_at_random_needs_a_key_in_training():
+    rates = {"drop_path_rate": 0.5, "drop_rate": 0.5}
+    model = nnx.eval_shape(lambda: dynamic.create("dyn_perceiver", **SIZES, **rates, rngs=nnx.Rngs(0)))
+    with pytest.raises(UserError, match=r"needs a key: .* build it with drop_path_rate=0 and drop_rate=0\."):
+        model(np.zeros((1, 32, 32, 3), np.uint8), train=True)
