@@ -14,10 +14,11 @@ from jaxprune import commands, main, models, reduction
 from jaxprune.checkpoints.run import backbone, load_model
 from jaxprune.commands import finetune, linear_probe
 from jaxprune.commands.finetune.parameter_groups import grouped_optimizer
-from jaxprune.commands.shared.training import Length, Training, begin, build_optimizer
+from jaxprune.commands.shared.training import Length, Training, begin, build_optimizer, length
 from jaxprune.errors import UserError
 from jaxprune.nn.params import split
 from jaxprune.train import optimizer
+from jaxprune.train.loop import FitResult
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 PARAMS = {"w": jnp.arange(1.0, 7.0).reshape(2, 3), "bias": jnp.ones(3)}
@@ -277,3 +278,16 @@ def test_the_mlp_of_tecs_cls_token_goes_on_learning(tmp_path):
     # The blocks see the same tokens as those that TEC's backbone made.
     images = jnp.ones((1, *model.patch_embed.img_size, 3))
     chex.assert_trees_all_close(model.embed(images), pretrained.backbone().embed(images), atol=1e-5)
+
+
+def test_rounding_takes_no_step_from_a_run():
+    assert 100 * 0.29 < 29
+    config = finetune.defaults(batch_size=2, epochs=0.29)
+    assert length(config, 200) == Length(per_epoch=100, total=29)
+
+
+def test_images_that_cannot_be_read_are_not_measured(tmp_path):
+    training = Training.of(finetune.smoke(finetune.defaults()), tmp_path)
+    count = len(training.held_out)
+    training.held_out.broken["a.png"] = "cut off"
+    assert training.outcome(FitResult(None, 1, None, 1.0))["held_out"] == count - 1

@@ -90,7 +90,7 @@ def _compared(config: Config, teacher: Host, healing: Healing, train: Source, te
             compare.gflops(model),
             speeds[name],
             *compare.agreement_columns(predictions.get(name), predictions.get(DENSE), before.get(name), where),
-            len(sample),
+            len(by_network[name].labels),
         )
         for name, model in networks_by_name.items()
     ]

@@ -18,7 +18,7 @@ from jaxprune.accelerators import DoesNotFit, Target
 from jaxprune.accelerators.chips import GIB
 from jaxprune.commands.shared import described_page, inputs
 from jaxprune.commands.shared.compiled_step import CompiledStep, text_of
-from jaxprune.commands.shared.training import Length
+from jaxprune.commands.shared.training import Length, total_steps
 from jaxprune.config import Config
 from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
@@ -182,7 +182,7 @@ def _without_data(config: Config, num_images: int) -> tuple[Config, tuple[Length
     num_classes = Scenes.num_classes if scenes else NUM_CLASSES
     data = {**config.data.to_dict(), "source": "scenes", "path": "", "name": ""}
     per_epoch = max(num_images // config.batch_size, 1)
-    total = config.steps or max(int(per_epoch * config.epochs), 1)
+    total = max(total_steps(config, per_epoch), 1)
     return ConfigDict({**config.to_dict(), "data": data}), (Length(per_epoch, total), num_classes)
 
 

@@ -37,13 +37,18 @@ def length(config: Config, num_examples: int) -> Length:
             f"There are {num_examples} training images, fewer than a batch of {config.batch_size}: give "
             f"--config.batch_size={num_examples} or less."
         )
-    total = config.steps or int(per_epoch * config.epochs)
+    total = total_steps(config, per_epoch)
     if total < 1:
         raise UserError(
             f"{config.epochs} epochs of {num_examples} images in batches of {config.batch_size} are no whole step: "
             "lower --config.batch_size or raise --config.epochs."
         )
     return Length(per_epoch, total)
+
+
+def total_steps(config: Config, per_epoch: int) -> int:
+    """The whole steps of a run, which `config.steps` or `config.epochs` sets: 0.29 epochs of 100 steps are 29."""
+    return config.steps or int(round(per_epoch * config.epochs, 6))  # as numbers they are 28.999999999999996
 
 
 def steps_of_epoch(config: Config, steps: Length) -> float:
@@ -228,7 +233,7 @@ class Training:
             "seconds": result.seconds,
             "wall_clock": {kind: round(seconds, 2) for kind, seconds in result.spent.items()},
             "examples": len(self.train),
-            "held_out": 0 if inputs.nothing_held_out(self.config) else len(self.held_out),
+            "held_out": 0 if inputs.nothing_held_out(self.config) else len(self.held_out) - len(self.held_out.broken),
             "data": loader.describe(self.train),
             "broken_files": len(self.train.broken) + len(self.held_out.broken),
         }
