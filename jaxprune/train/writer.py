@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -76,8 +77,12 @@ class Writer:
             self.rewind(resume_step)
 
     def rewind(self, step: int) -> None:
-        """Removes metrics of later steps and malformed lines; `BEGINNING` removes everything."""
+        """Removes metrics and pictures of later steps, and malformed lines; `BEGINNING` removes everything."""
         self._keep(lambda row: row["step"] <= step)
+        for path in (self.workdir / PICTURES).glob("*.png"):
+            if (number := re.search(r"_(\d{8,})$", path.stem)) and int(number[1]) > step:
+                with writing(path):
+                    path.unlink()
         self._purge_step = step + 1
 
     def forget(self, step: int) -> None:

@@ -175,3 +175,13 @@ def test_a_disk_that_fills_up_stops_tensorboard_only(tmp_path, monkeypatch, capl
         writer.metrics(step, "train", {"loss": 1.0})
     writer.close()
     assert caplog.text.count("No space left on device") == 1 and len(read_metrics(tmp_path)) == 29
+
+
+def test_pictures_of_steps_that_are_repeated_are_removed(tmp_path):
+    writer = Writer(tmp_path, tensorboard=False)
+    early, late = (writer.images(step, "picture", np.zeros((4, 4, 3))) for step in (2, 4))
+    other = late.with_name("photo.png")
+    other.write_bytes(late.read_bytes())
+    writer.rewind(2)
+    writer.close()
+    assert early.exists() and other.exists() and not late.exists()
