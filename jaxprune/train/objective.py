@@ -10,7 +10,7 @@ import optax
 
 from jaxprune import losses
 from jaxprune.errors import UserError, unknown
-from jaxprune.nn.images import renormalized_for
+from jaxprune.mim.parts.teacher_targets import prepared
 from jaxprune.nn.params import Split, merge
 from jaxprune.preprocessing import Normalisation
 from jaxprune.reduction import LossContext, Reducer
@@ -121,13 +121,13 @@ def class_loss(kind: str, logits: jax.Array, targets: jax.Array) -> jax.Array:
 def teacher_forward(
     teacher: Split, params: Mapping[str, jax.Array], images: jax.Array, normalised: Normalisation | None
 ) -> TeacherOutputs:
-    """Returns a teacher's logits and aux on a batch of images, without a gradient.
+    """Returns a teacher's logits and aux on a batch of images, resized to its size, without a gradient.
 
     Args:
       normalised: the (mean, std) that the images were normalised with; None for those of the teacher.
     """
     network = merge(teacher.graph, dict(params), teacher.rest)
-    return jax.lax.stop_gradient(network(renormalized_for(network, images, normalised)))
+    return jax.lax.stop_gradient(network(prepared(network, images, normalised)))
 
 
 def _token_loss(aux: Any, teacher_aux: Any, kind: str) -> jax.Array:

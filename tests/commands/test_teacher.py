@@ -3,6 +3,7 @@
 import dataclasses
 import types
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -12,6 +13,7 @@ from jaxprune.commands import finetune
 from jaxprune.commands.finetune.teacher import open_teacher
 from jaxprune.errors import UserError
 from jaxprune.nn.images import normalize
+from jaxprune.ops.resize import resize
 from jaxprune.train.objective import teacher_forward
 
 SIZES = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
@@ -74,3 +76,10 @@ def test_a_teacher_that_does_not_classify_is_refused(config, tmp_path):
     config.teacher = str(tmp_path / "mae.safetensors")
     with pytest.raises(UserError, match="holds no classifier"):
         open_teacher(config, data(*NAMES))
+
+
+def test_a_teacher_of_another_size_sees_resized_images(config):
+    teacher = open_teacher(config, data(*NAMES))
+    images = jax.random.normal(jax.random.key(0), (2, 12, 16, 3))
+    logits, _ = teacher_forward(teacher, teacher.params, images, None)
+    np.testing.assert_allclose(logits, network()(resize(images, (8, 8), antialias=True))[0], atol=1e-5)

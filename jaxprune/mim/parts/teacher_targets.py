@@ -84,8 +84,8 @@ def require_teacher(teacher: Any, grid: tuple[int, int], num_queries: int) -> No
 
 
 def prepared(
-    teacher: Any, images: Float[Array, "b H W c"], normalised: Normalisation | None
-) -> Float[Array, "b h w c"]:
+    teacher: Any, images: Float[Array, "b *sides c"], normalised: Normalisation | None
+) -> Float[Array, "b *resized c"]:
     """Converts images to the normalisation of a teacher's training and, if it has a size, resizes them to it.
 
     Args:
@@ -93,7 +93,7 @@ def prepared(
     """
     images = renormalized_for(teacher, images, normalised)
     size = image_size(teacher)
-    return images if size in (None, images.shape[1:3]) else resize(images, size, antialias=True)
+    return images if size in (None, images.shape[-3:-1]) else resize(images, size, antialias=True)
 
 
 def image_size(teacher: Any) -> Any:
