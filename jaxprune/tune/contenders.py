@@ -71,7 +71,7 @@ def searched(
     risks = [float(losses.estimate(plan).mean()) for plan in plans]
     front = pareto_testing.front([cost(plan) for plan in plans], risks) if plans else []
     # A size that is too expensive alone, or was not tried, may be the one to combine.
-    worse = {size.name for size, _ in rounds[1].rejected}
+    worse = {rejected.plan.name for rejected in rounds[1].rejected}
     by_method = on_sizes([size for size in sizes if size.name not in worse], [plans[index] for index in front])
     rounds.append(tried(by_method, lambda names: allowed(by_method.get("+".join(names), ()))))
     promising, rejected = (list(itertools.chain(*lists)) for lists in zip(*rounds, strict=True))

@@ -1,6 +1,6 @@
 """The choice among tested plans, and the words for it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxprune.reduction import DENSE
 from jaxprune.text import abridged
@@ -23,7 +23,7 @@ def decision(
     Args:
       plans: of the front, from the safest to the cheapest.
     """
-    cost = {name: Cost(seconds.median, megabytes) for name, (seconds, megabytes) in timed.items()}
+    cost = _costs(timed)
     within = bound.against(cost[DENSE])
     if bound.on_cost and within.holds(cost[DENSE], settings.batch_size):
         return None, f"The dense network itself satisfies the bound: {bound}.", {}
@@ -54,3 +54,47 @@ def decision(
         f"{bound.risk if bound.risk < 1 else test.limit:.3g}: {test.evidence} independent images."
         f"{mixed}{unclear}"
     ), tests  # fmt: skip
+
+
+def untested(
+    plans: Sequence[Candidate],
+    front: Sequence[Candidate],
+    finalists: Sequence[Candidate],
+    timed: Timed,
+    tests: Mapping[str, Tested],
+    losses: Losses,
+    bound: Bound,
+    settings: Settings,
+) -> dict[str, str]:
+    """Returns why plans that were estimated on all images were not tested, by name.
+
+    Args:
+      front: those that no other beats.
+      finalists: those of the front that were timed, see `decision`.
+      tests: of the tested ones.
+    """
+    cost = _costs(timed)
+    within = bound.against(cost[DENSE])
+    on_front, last = ({plan.name for plan in group} for group in (front, finalists))
+
+    def why(plan: Candidate) -> str:
+        if plan.name not in on_front:
+            return "another one costs no more, and its estimated risk is no larger"
+        if plan.name not in last and bound.on_cost:
+            return "a safer one was found within the bound"
+        if plan.name not in last:
+            too_risky = losses.estimate(plan).mean() > bound.risk
+            return "its estimated risk is above the allowed one" if too_risky else f"most_tested={settings.most_tested}"
+        if bound.on_cost and within.holds(cost[DENSE], settings.batch_size):
+            return "the dense network satisfies the bound"
+        if not within.holds(cost[plan.name], settings.batch_size):
+            return "it is measured outside the bound"
+        if bound.of(cost[plan.name]) >= bound.of(cost[DENSE]):
+            return "it is measured no cheaper than dense"
+        return "a safer one is within the bound" if bound.on_cost else "a safer one failed its test"
+
+    return {plan.name: why(plan) for plan in plans if plan.name not in tests}
+
+
+def _costs(timed: Timed) -> dict[str, Cost]:
+    return {name: Cost(seconds.median, megabytes) for name, (seconds, megabytes) in timed.items()}

@@ -19,7 +19,22 @@ Pool = Callable[[tuple[str, ...]], list[Candidate]]  # one method, or two to mix
 SHARES = (0.25, 0.5, 1.0)  # of the estimation images: a plan is rejected on as few as possible
 METHODS = 3  # methods that remain after the first round
 SIGNIFICANT = 0.05  # level at which one plan counts as worse than another on the same images
+TOO_LARGE = "its risk is significantly above the allowed one"
 MIDDLE = 0.75  # fraction of the dense network's cost at which methods are compared
+
+
+class Rejected(NamedTuple):
+    """A plan that the search rejected.
+
+    Attributes:
+      plan: the plan.
+      share: the share of the images that estimated its risk, an index in `SHARES`.
+      why: a risk that is significantly too large, or significantly larger than that of another plan.
+    """
+
+    plan: Candidate
+    share: int
+    why: str
 
 
 class Searched(NamedTuple):
@@ -27,12 +42,11 @@ class Searched(NamedTuple):
 
     Attributes:
       promising: to be estimated on all images.
-      rejected: with a risk that is significantly too large, or significantly worse than another plan; with the last
-        index in `SHARES` that they were evaluated at.
+      rejected: the others.
     """
 
     promising: list[Candidate]
-    rejected: list[tuple[Candidate, int]]
+    rejected: list[Rejected]
 
 
 def search(
@@ -102,11 +116,13 @@ def _narrowed(plans: list[Candidate], losses: Losses, cost: Callable, alpha: flo
     rejected = []
     for share in range(len(SHARES) - 1):
         errors = {plan.name: losses(plan, share) for plan in plans}
-        fit = [plan for plan in plans if not hopeless(errors[plan.name], alpha)]
-        fit = [plan for plan in fit if not _beaten(plan, fit, errors, cost)]
-        names = {plan.name for plan in fit}
-        rejected += [(plan, share) for plan in plans if plan.name not in names]
-        plans = fit
+        why = {plan.name: TOO_LARGE for plan in plans if hopeless(errors[plan.name], alpha)}
+        fit = [plan for plan in plans if plan.name not in why]
+        for plan in fit:
+            if (rival := _safer(plan, fit, errors, cost)) is not None:
+                why[plan.name] = f"{rival.name} costs no more, and its risk is significantly smaller"
+        rejected += [Rejected(plan, share, why[plan.name]) for plan in plans if plan.name in why]
+        plans = [plan for plan in fit if plan.name not in why]
     return Searched(plans, rejected)
 
 
@@ -133,8 +149,10 @@ def thinned(order: Sequence[Candidate], risks: Sequence[float], alpha: float, mo
     return hopeful if len(hopeful) <= most else [hopeful[0], *hopeful[len(hopeful) - most + 1 :]]
 
 
-def _beaten(plan: Candidate, rivals: Sequence[Candidate], losses: Mapping[str, np.ndarray], cost: Callable) -> bool:
-    """Whether another plan costs no more and loses significantly less (sign test on the images where they differ)."""
+def _safer(
+    plan: Candidate, rivals: Sequence[Candidate], losses: Mapping[str, np.ndarray], cost: Callable
+) -> Candidate | None:
+    """A plan that costs no more and loses significantly less (sign test on the images where they differ), if any."""
     of_plan = losses[plan.name]
     for rival in rivals:
         of_rival = losses[rival.name]
@@ -142,5 +160,5 @@ def _beaten(plan: Candidate, rivals: Sequence[Candidate], losses: Mapping[str, n
         # Of graded losses, many small gains may cost more on a few images.
         is_safer = of_rival.sum() < of_plan.sum()
         if cost(rival) <= cost(plan) and is_safer and p_value(better, worse + better, 0.5) <= SIGNIFICANT:
-            return True
-    return False
+            return rival
+    return None

@@ -72,6 +72,7 @@ class Row(NamedTuple):
       risk: of graded losses the mean with its interval.
       scores: on the same images, of pixels, or of a classifier's classes where they have labels.
       reach: of a cascade, {network: share of the estimation images that reach it}: its cost is that mixture.
+      untested: why a plan was not tested; "" for a tested one, and for dense networks.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Row(NamedTuple):
     risk: Interval | None = None
     scores: PixelScores | ClassScores | None = None
     reach: Mapping[str, float] = MappingProxyType({})
+    untested: str = ""
 
     @property
     def interval(self) -> Interval | None:

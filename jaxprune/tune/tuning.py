@@ -22,7 +22,7 @@ from jaxprune.tune import blockwise, contenders, cost_table, pareto_testing
 from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cascade_candidates import built, mixed_gflops
 from jaxprune.tune.cost_table import CostTable
-from jaxprune.tune.decision import decision
+from jaxprune.tune.decision import decision, untested
 from jaxprune.tune.healing_images import HealingImages
 from jaxprune.tune.image_copies import UNREADABLE, first_of_copies
 from jaxprune.tune.image_halves import halved, require_enough
@@ -130,7 +130,7 @@ def tune(
     risks = [float(losses.estimate(plan).mean()) for plan in plans]
     order = pareto_testing.front([bound.of(plan.cost) for plan in plans], risks) if plans else []
     front = [plans[index] for index in order]
-    cascades = contenders.cascades(network, table, losses, [*plans, *(plan for plan, _ in rejected)], bound, settings)
+    cascades = contenders.cascades(network, table, losses, [*plans, *(plan for plan, *_ in rejected)], bound, settings)
     _log.info("Timing whole networks in turns: the dense one, and up to %d plans that no other beats.", len(front))
     if bound.on_cost:
         finalists, timed = timed_within(network.dense, network.smaller, front, bound, settings, keep)
@@ -150,8 +150,9 @@ def tune(
         why += f" Of {count} images {copies} are copies or, by {criterion}, near copies of others, and were left out."
     about = kind.about(bound)
     why += healing_images.note + f" The risk is {about}." * graded
-    evaluated = [*((plan, len(SHARES) - 1) for plan in (*plans, *cascades)), *rejected]
-    rows = _rows(network, table, evaluated, timed, losses, tests, bound)
+    dropped = untested([*plans, *cascades], front, finalists, timed, tests, losses, bound, settings)
+    estimated = [(plan, len(SHARES) - 1, dropped.get(plan.name, "")) for plan in (*plans, *cascades)]
+    rows = _rows(network, table, [*estimated, *rejected], timed, losses, tests, bound)
     tuned = network.dense if best is None else best.model
     if best and best.members:
         passed = [plan for plan in finalists if plan.name in tests and tests[plan.name].passed]
@@ -185,7 +186,7 @@ def _size(model: Any) -> int | tuple[int, ...]:
 def _rows(
     network: Networks,
     table: CostTable,
-    evaluated: Iterable[tuple[Candidate, int]],
+    evaluated: Iterable[tuple[Candidate, int, str]],
     timed: Timed,
     losses: Losses,
     tests: Mapping[str, Tested],
@@ -194,7 +195,8 @@ def _rows(
     """The rows of the dense network, of the next smaller one, and of every plan from the dearest to the cheapest.
 
     Args:
-      evaluated: plans, each with the share of the images that estimated its risk, an index in `search.SHARES`.
+      evaluated: plans, each with the share of the images that estimated its risk, an index in `search.SHARES`, and why
+        it was not tested.
       timed: the measured times of some of the networks.
       tests: the tests of some of the plans.
     """
@@ -202,7 +204,7 @@ def _rows(
     rows = [Row(DENSE, gflops(network.dense), None, timed[DENSE], 0, num_images, scores=losses.scores())]
     if network.smaller is not None:
         rows.append(Row(SMALLER, gflops(network.smaller), timed=timed[SMALLER]))
-    for plan, share in sorted(evaluated, key=lambda pair: bound.of(pair[0].cost), reverse=True):
+    for plan, share, why in sorted(evaluated, key=lambda pair: bound.of(pair[0].cost), reverse=True):
         of_plan = losses.estimate(plan, share)
         errors, risk = (float(of_plan.sum()), mean_share(of_plan)) if losses.graded else (int(of_plan.sum()), None)
         # The device may have become faster or slower since the table was measured.
@@ -210,7 +212,7 @@ def _rows(
         measured = predicted, timed.get(plan.name), errors, len(of_plan), tests.get(plan.name)
         scores = None if plan.members else losses.scores(plan, share)
         reach = dict(zip((member.name for member in plan.members), plan.reach, strict=True))
-        rows.append(Row(plan.name, mixed_gflops(plan), *measured, risk, scores, reach))
+        rows.append(Row(plan.name, mixed_gflops(plan), *measured, risk, scores, reach, why))
     return rows
 
 

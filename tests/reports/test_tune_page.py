@@ -12,7 +12,7 @@ from jaxprune.bench.timing import OverRounds
 from jaxprune.commands.tune import page
 from jaxprune.tune import Bound, Settings
 from jaxprune.tune.cost_table import Cost, CostTable, Part
-from jaxprune.tune.decision import decision
+from jaxprune.tune.decision import decision, untested
 from jaxprune.tune.image_errors import ClassScores, ImagePredictions
 from jaxprune.tune.loss_kinds import ClassLoss
 from jaxprune.tune.pareto_testing import fixed_sequence, of_errors
@@ -229,3 +229,22 @@ def test_the_terminal_says_how_other_commands_take_the_choice():
     assert said(plan="topk", healed="h.safetensors") == "Other commands take it as --config.run=h.safetensors."
     assert said(plan="topk", cascade=("a", "b")) == "Other commands take it as --config.run=w/c."
     assert said(plan="", img_size=0) == ""
+
+
+def test_why_plans_are_not_tested_is_said(part_of):
+    plans = [SimpleNamespace(name=name) for name in ("beaten", "risky", "over", "slow", "failed", "late")]
+    times = {"dense": 0.04, "slow": 0.05, "failed": 0.03, "late": 0.02}
+    losses = SimpleNamespace(estimate=lambda plan: np.array([plan.name == "risky"]))
+    rest = ({name: timed(seconds) for name, seconds in times.items()}, {"failed": CHEAPEST_TEST}, losses)
+    why = untested(plans, plans[1:], plans[3:], *rest, Bound("agreement", 0.9), Settings())
+    assert why == {
+        "beaten": "another one costs no more, and its estimated risk is no larger",
+        "risky": "its estimated risk is above the allowed one",
+        "over": "most_tested=3",
+        "slow": "it is measured no cheaper than dense",
+        "late": "a safer one failed its test",
+    }
+    rows = [row._replace(untested=why["risky"]) if row.name == CHEAPEST else row for row in tuned().rows]
+    part, _ = part_of(lambda section: page.describe(section, tuned(rows=tuple(rows))))
+    heads, *_, last = part.tables[0].rows
+    assert heads[-1] == "not tested" and last[-1] == why["risky"]

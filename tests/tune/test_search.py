@@ -9,7 +9,7 @@ from jaxprune.tune.candidates import Candidate
 from jaxprune.tune.cost_table import Cost
 from jaxprune.tune.pareto_testing import front
 from jaxprune.tune.requirement import Bound
-from jaxprune.tune.search import hopeless, search, thinned
+from jaxprune.tune.search import TOO_LARGE, hopeless, search, thinned
 
 # How much riskier than the best a method is, and how much dearer.
 METHODS = {"merge": (0.5, 0.05), "drop": (1.0, 0.0), "mean": (2.0, 0.1), "random": (3.0, 0.0), "worst": (6.0, 0.3)}
@@ -54,8 +54,9 @@ def test_the_best_plan_is_that_of_the_exhaustive_search(losses):
     looked = {name for name, share in losses.counted if share == 0}
     assert len(looked) <= 30 < len(everything) and not any("worst" in plan.name for plan in found)
     assert any("+" in name for name in looked)
-    assert looked == {plan.name for plan in found} | {plan.name for plan, _ in rejected}
-    assert any("worst" in plan.name for plan, _ in rejected)
+    assert looked == {plan.name for plan in found} | {plan.name for plan, *_ in rejected}
+    assert any("worst" in plan.name for plan, *_ in rejected)
+    assert all(why == TOO_LARGE or "costs no more" in why for *_, why in rejected)
 
 
 def test_no_more_plans_are_looked_at_than_the_limit(losses):

@@ -74,6 +74,7 @@ class TunedRow:
     mean_iou: Interval | None = column("mIoU", format=".3g", default=None)
     agreement: float | None = column("agreement", format=".4g", default=None)
     mixture: str | None = column("mixture", default=None)
+    untested: str | None = column("not tested", default=None)
 
 
 def table(tuned: Tuned) -> Table[TunedRow]:
@@ -107,6 +108,7 @@ def _row(tuned: Tuned, row: Row) -> TunedRow:
         mean_iou=pixels.mean_iou if pixels else None,
         agreement=pixels.agreement if pixels else None,
         mixture=reach_text(row.reach) if row.reach else None,
+        untested=row.untested or None,
     )
 
 
