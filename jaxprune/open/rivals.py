@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxprune import models, reduction
+from jaxprune import mim, models, reduction
 from jaxprune.checkpoints.build import build
+from jaxprune.checkpoints.run import backbone
 from jaxprune.errors import UserError, quoted
 from jaxprune.nn.around_host import AroundHost, host_of
 from jaxprune.nn.host import Host
@@ -145,12 +146,14 @@ def _built(model: Any, name: str, value: int | tuple[int, ...], change: str) -> 
     if isinstance(model, AroundHost) and name == "depth":
         raise UserError(f"The rival {change} has no last block for the head to read: try another of {CHANGES[:2]}.")
     arguments = recipe.as_dict()
-    if name == IMG_SIZE:
-        host = arguments["encoder" if isinstance(model, AroundHost) else "name"]
-        arguments = models.at_size(host, arguments, value)
+    if recipe.kind == "mim":  # of its encoder alone, which no teacher changes
+        arguments |= dict.fromkeys(mim.methods()[arguments["name"]].networks)
+    elif name == IMG_SIZE:
+        arguments = models.at_size(arguments["encoder" if recipe.kind == "dense" else "name"], arguments, value)
     arguments[name] = value
     dtype = arguments.pop("dtype", None) or "float32"
-    return build(recipe.kind, arguments, dtype=dtype, rngs=nnx.Rngs(0))
+    built = build(recipe.kind, arguments, dtype=dtype, rngs=nnx.Rngs(0))
+    return built if isinstance(model, AroundHost) else backbone(built)
 
 
 def at_shares(model: Host, shares: Iterable[float]) -> dict[str, Host]:

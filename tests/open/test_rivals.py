@@ -6,10 +6,11 @@ import pytest
 from flax import nnx
 from support import quickly
 
-from jaxprune import checkpoints, dense, models, reduction
+from jaxprune import checkpoints, dense, mim, models, reduction
+from jaxprune.checkpoints.run import backbone
 from jaxprune.errors import UserError
 from jaxprune.nn.params import variables
-from jaxprune.open.rivals import abstract_rival, is_rival, is_smaller_images, rival, size_text
+from jaxprune.open.rivals import abstract_rival, at_shares, is_rival, is_smaller_images, rival, size_text
 from jaxprune.ops.posembed import resample
 from jaxprune.ops.resize import resize
 from jaxprune.reduction import Plan
@@ -101,3 +102,18 @@ def test_changes_that_there_are_not():
         rival(model, "depth=1")
     alone = models.create("vit", img_size=32, **SIZES, rngs=nnx.Rngs(0))
     assert rival(alone, "img_size=16x24").grid == (2, 3)
+
+
+def test_a_pretrained_encoder_has_rivals(tmp_path):
+    sizes = {"decoder_embed_dim": 16, "decoder_depth": 1, "decoder_num_heads": 2}
+    encoder = backbone(mim.create("mae", img_size=32, **SIZES, **sizes, rngs=nnx.Rngs(0)))
+    rivals = at_shares(encoder, (0.5,))
+    assert list(rivals) == ["img_size=24", "depth=1"] and len(rivals["depth=1"].blocks) == 1
+    checkpoints.save_model(rivals["img_size=24"], tmp_path / "small.safetensors")
+    again = checkpoints.load_model(tmp_path / "small.safetensors")
+    assert again.preprocessing.sides == (24, 24) and again.grid == (3, 3)
+
+
+def test_the_encoder_of_a_segmentation_network_has_rivals():
+    model = dense.create("fcn", encoder="vit", num_classes=3, features=8, img_size=32, **SIZES, rngs=nnx.Rngs(0))
+    assert rival(backbone(model), "img_size=24").grid == (3, 3)
