@@ -1,12 +1,13 @@
 """The interval of a setting that is a number, or a tuple of numbers, and what is said of a value outside of it."""
 
+import dataclasses
 import math
 import numbers
 import types
 import typing
 from typing import Any, NamedTuple
 
-from jaxprune.errors import quoted
+from jaxprune.errors import UserError, quoted
 
 
 class _Kind(NamedTuple):
@@ -88,3 +89,28 @@ class Bounds(NamedTuple):
         if low is None:
             return amount
         return f"{amount} of {low} or more" if self.above is None else f"{amount} above {low}"
+
+
+def bounded(default: Any, *, example: Any = None, **ends: float) -> Any:
+    """Declares a number, or a tuple of numbers, of a dataclass.
+
+    Args:
+      default: its value.
+      example: a value that can be used; by default the default.
+      ends: of the allowed interval, see `Bounds`.
+    """
+    usable = default if example is None else example
+    return dataclasses.field(default=default, metadata={"bounds": Bounds(**ends), "example": usable})
+
+
+def require_bounded(settings: Any) -> None:
+    """Checks the numbers of a dataclass that `bounded` declares.
+
+    Raises:
+      UserError: one is outside its interval.
+    """
+    for field in dataclasses.fields(settings):
+        if bounds := field.metadata.get("bounds"):
+            value = getattr(settings, field.name)
+            if problem := bounds.problem(field.name, value, field.type, field.metadata["example"]):
+                raise UserError(problem)

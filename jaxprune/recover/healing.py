@@ -35,9 +35,11 @@ from jaxprune.recover.distillation import Distillation
 from jaxprune.recover.held_out_agreement import HeldOutAgreement
 from jaxprune.recover.settings import Settings
 from jaxprune.train import loop, optimizer
+from jaxprune.train import workdir as workdirs
 from jaxprune.train.state import TrainState
 from jaxprune.train.step import FIXED
 from jaxprune.train.writer import Writer, read_metrics
+from jaxprune.weights.fingerprint import digest_of, fingerprint
 
 _log = logging.getLogger(__name__)
 SCHEDULE, BEST = "course.json", "best.safetensors"
@@ -88,16 +90,23 @@ def recover(fast: Any, images: np.ndarray, *, teacher: Any, minutes: float = 30.
         most 512, is held out to choose the best weights on.
       teacher: the dense network.
       minutes: training time.
-      settings: further `Settings`, and `workdir`, where an interrupted run is resumed.
+      settings: further `Settings`, and `workdir`, where an interrupted run of the same call is resumed.
 
     Raises:
-      UserError: the networks or the images do not fit each other, or a setting is unknown or outside its interval.
+      UserError: the networks or the images do not fit each other, a setting is unknown or outside its interval, or
+        `workdir` holds another run.
     """
     names = (*(field.name for field in dataclasses.fields(Settings)), "workdir")
     require_options("recover", settings, names, word="setting")
     workdir = settings.pop("workdir", None)
     values = Settings(minutes=minutes, **settings)
     train, held_out = set_aside(of_arrays(images), values.seed)
+    if workdir is not None:
+        _require_hosts(fast, teacher)
+        plan = getattr(fast, "plan", None)
+        networks = {"student": fingerprint(fast), "teacher": fingerprint(teacher), "plan": plan and plan.text}
+        run = {**dataclasses.asdict(values), **networks, "images": digest_of([("images", np.asarray(images))])}
+        workdirs.prepare(workdir, run)
     with tempfile.TemporaryDirectory() as temporary:
         return heal(fast, teacher, train, held_out, values, workdir=workdir or temporary).model
 
@@ -222,6 +231,12 @@ def _require_hosts(student: Any, teacher: Any) -> None:
         raise UserError(
             f"The network to heal is a {type(student).__name__} and the teacher a {type(teacher).__name__}, which "
             "read other maps: give two of one kind."
+        )
+    classes = student.num_classes, teacher.num_classes
+    if all(classes) and len(set(classes)) > 1:
+        raise UserError(
+            f"The network to heal has {classes[0]} classes and the teacher {classes[1]}: give two of the same classes, "
+            "or networks without a head."
         )
 
 

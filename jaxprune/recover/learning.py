@@ -79,7 +79,7 @@ def parse(text: str) -> tuple[str, int]:
     Raises:
       UserError: the text is none of `FORMS`.
     """
-    kind, _, number = text.partition(":")
+    kind, _, number = str(text).partition(":")
     if (kind in ("all", "norms")) == bool(number) or kind not in ("all", "norms", "last", "lora"):
         raise UserError(f"trainable={quoted(text)} is none of {', '.join(FORMS)}: write for example 'last:4'.")
     if number and not (number.isdigit() and int(number)):

@@ -1,17 +1,10 @@
 """How a network is healed."""
 
 import dataclasses
-from typing import Any
 
 from jaxprune.errors import UserError, quoted
-from jaxprune.number_bounds import Bounds
+from jaxprune.number_bounds import bounded, require_bounded
 from jaxprune.recover.distance import Weights
-
-
-def _number(default: Any, *, example: Any = None, **bounds: float) -> Any:
-    """Declares a number, or a tuple of numbers, with the ends of its interval and a value that can be used."""
-    usable = default if example is None else example
-    return dataclasses.field(default=default, metadata={"bounds": Bounds(**bounds), "example": usable})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,29 +32,25 @@ class Settings:
       UserError: a number is outside its interval.
     """
 
-    minutes: float = _number(30.0, at_least=0)
-    steps: int = _number(0, at_least=0)
-    batch_size: int = _number(32, at_least=1)
-    learning_rate: float = _number(0.0, at_least=0)
-    weight_decay: float = _number(0.0, at_least=0)
+    minutes: float = bounded(30.0, at_least=0)
+    steps: int = bounded(0, at_least=0)
+    batch_size: int = bounded(32, at_least=1)
+    learning_rate: float = bounded(0.0, at_least=0)
+    weight_decay: float = bounded(0.0, at_least=0)
     trainable: str = "all"
     features: float = 1.0
     patches: float = 1.0
     logits: float = 1.0
-    easing: float = _number(0.3, at_least=0, at_most=1)
-    stages: int = _number(2, at_least=0)
-    keep_rates: tuple[float, ...] = _number((), above=0, at_most=1, example=(0.7, 0.5))
-    crop_scale: tuple[float, float] = _number((0.5, 1.0), above=0, at_most=1)
+    easing: float = bounded(0.3, at_least=0, at_most=1)
+    stages: int = bounded(2, at_least=0)
+    keep_rates: tuple[float, ...] = bounded((), above=0, at_most=1, example=(0.7, 0.5))
+    crop_scale: tuple[float, float] = bounded((0.5, 1.0), above=0, at_most=1)
     flip: bool = True
-    evaluations: int = _number(8, at_least=1)
+    evaluations: int = bounded(8, at_least=1)
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if bounds := field.metadata.get("bounds"):
-                value = getattr(self, field.name)
-                if problem := bounds.problem(field.name, value, field.type, field.metadata["example"]):
-                    raise UserError(problem)
+        require_bounded(self)
         if self.crop_scale[0] > self.crop_scale[1]:
             raise UserError(f"crop_scale={quoted(self.crop_scale)} must not fall: use for example (0.5, 1.0).")
         _ = self.weights  # which checks them

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxprune.bench.timing import OverRounds
 from jaxprune.measures.intervals import Interval, share
+from jaxprune.number_bounds import bounded, require_bounded
 from jaxprune.tune.cost_table import Cost, CostTable
 from jaxprune.tune.image_errors import ClassScores
 from jaxprune.tune.pareto_testing import Tested
@@ -38,23 +39,29 @@ class Settings:
       cascades: also try cascades of the dense network, smaller images and plans, under several thresholds each; only
         for networks that classify or describe images.
       seed: seed of the split in halves.
+
+    Raises:
+      UserError: a number is outside its interval.
     """
 
-    delta: float = 0.1
+    delta: float = bounded(0.1, above=0, below=1)
     methods: tuple[str, ...] = ()
     places: tuple[tuple[int, ...], ...] = ()
-    kept: tuple[float, ...] = (0.8, 0.65, 0.5, 0.35, 0.2)
-    neighbours: int = 5
-    batch_size: int = 8
-    rounds: int = 5
-    limit: int = 24
-    most_tested: int = 3
+    kept: tuple[float, ...] = bounded((0.8, 0.65, 0.5, 0.35, 0.2), above=0, at_most=1)
+    neighbours: int = bounded(5, at_least=1)
+    batch_size: int = bounded(8, at_least=1)
+    rounds: int = bounded(5, at_least=1)
+    limit: int = bounded(24, at_least=1)
+    most_tested: int = bounded(3, at_least=1)
     exhaustive: bool = False
     for_onnx: bool = False
     smaller_images: bool = True
     plans_on_smaller_images: bool = False
     cascades: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_bounded(self)
 
 
 class Row(NamedTuple):

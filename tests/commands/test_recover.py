@@ -216,7 +216,7 @@ def test_accuracy_and_agreement_are_drawn_with_their_intervals(monkeypatch):
     monkeypatch.setattr(page.plots, "scatter_plot", watched)
     rows = Table([row("dense", 0.8, 1.0), dataclasses.replace(row("a", 0.79, 2.0), accuracy="")])
     section = Report("r").section("s")
-    page.describe(section, Comparison(rows, {}, False), {}, minutes=1.0)
+    page.describe(section, Comparison(rows, {}, False), {}, length="9 steps")
     assert [(name, list(series)) for name, series, _ in drawn] == [
         ("accuracy", ["dense"]),
         ("agreement", ["dense", "a"]),
@@ -237,3 +237,10 @@ def test_baselines_that_are_missing_are_said():
     page._not_compared(section, ["tome:r=4", "random:r=4"])
     text = section.render()
     assert "Not compared: the same network on smaller images (--config.rivals)." in text and "Random" not in text
+
+
+@pytest.mark.parametrize(("changes", "length"), [({"steps": 9}, "9 steps"), ({"minutes": 0.5}, "0.5 minutes")])
+def test_steps_take_the_place_of_minutes_on_the_page(changes, length):
+    config = main.load_config(str(CONFIGS / "recover.py"))
+    config.update(changes)
+    assert page.length_of(config) == length

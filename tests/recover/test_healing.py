@@ -289,3 +289,25 @@ def test_eight_devices_heal_like_one(trainable, teacher, tmp_path):
 def test_settings_that_cannot_work_are_refused(settings, message, teacher):
     with pytest.raises(UserError, match=message):
         recover.recover(reduction.apply(teacher, PLAN), pictures(), teacher=teacher, **settings)
+
+
+@pytest.mark.parametrize("classes", [5, 6])
+def test_networks_of_other_classes_are_refused(classes, teacher):
+    student = models.create("vit", **SIZES, num_classes=classes, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match=f"to heal has {classes} classes and the teacher 3: give two of the same"):
+        recover.recover(student, pictures(), teacher=teacher, steps=1)
+
+
+def test_a_directory_of_another_run_is_refused(teacher, tmp_path):
+    settings = {"teacher": teacher, "features": 0.0, "patches": 0.0, "logits": 0.0, "workdir": tmp_path}
+    fast = reduction.apply(teacher, PLAN)
+    recover.recover(fast, pictures(), **settings)
+    recover.recover(fast, pictures(), **settings)
+    other = reduction.apply(teacher, Plan("topk", keep_rate=0.25, reduction_loc=(1,)))
+    for network, images, changes in (
+        (fast, pictures()[1:], {}),
+        (fast, pictures(), {"steps": 3}),
+        (other, pictures(), {}),
+    ):
+        with pytest.raises(UserError, match="holds a run with another config"):
+            recover.recover(network, images, **{**settings, **changes})

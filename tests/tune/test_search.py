@@ -10,6 +10,7 @@ from jaxprune.tune.cost_table import Cost
 from jaxprune.tune.pareto_testing import front
 from jaxprune.tune.requirement import Bound
 from jaxprune.tune.search import TOO_LARGE, hopeless, search, thinned
+from jaxprune.tune.tuned import Settings
 
 # How much riskier than the best a method is, and how much dearer.
 METHODS = {"merge": (0.5, 0.05), "drop": (1.0, 0.0), "mean": (2.0, 0.1), "random": (3.0, 0.0), "worst": (6.0, 0.3)}
@@ -147,3 +148,17 @@ def test_bounds_hold_or_do_not():
 def test_bounds_that_make_no_sense_are_refused(bound, words):
     with pytest.raises(UserError, match=words):
         bound.check()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"most_tested": 0}, "most_tested=0 must be a whole number of 1 or more"),
+        ({"rounds": 0}, "rounds=0 must be a whole number of 1 or more"),
+        ({"kept": 0.5}, r"kept=0.5 must be finite numbers in \(0, 1\]"),
+        ({"delta": 1}, r"delta=1 must be a finite number in \(0, 1\)"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        Settings(**settings)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from jaxprune.commands.recover.pictures import Difference
 from jaxprune.commands.recover.students import Healing
 from jaxprune.commands.shared import plans_page, reporting
+from jaxprune.config import Config
 from jaxprune.evaluate.collectors.kept import KeptPatches
 from jaxprune.measures.intervals import Interval
 from jaxprune.open.rivals import is_smaller_images
@@ -53,12 +54,12 @@ class Comparison(NamedTuple):
     fair: Sequence[str] = ()
 
 
-def describe(section: Section, comparison: Comparison, folders: Mapping[str, Path], *, minutes: float) -> None:
+def describe(section: Section, comparison: Comparison, folders: Mapping[str, Path], *, length: str) -> None:
     """Adds the comparison to a section of a report.
 
     Args:
       folders: the run of each contestant.
-      minutes: that each was healed for.
+      length: of each healing, see `length_of`.
     """
     rows = comparison.rows
     classes = (
@@ -67,7 +68,7 @@ def describe(section: Section, comparison: Comparison, folders: Mapping[str, Pat
         if comparison.by_features
         else ""
     )
-    section.text(f"{_learned(minutes)} The table is of {rows[0].images} other images.{classes}")
+    section.text(f"{_learned(length)} The table is of {rows[0].images} other images.{classes}")
     if comparison.fair:
         section.text(
             f"Rivals at about the FLOPs of the plans, healed for the same time: {', '.join(comparison.fair)}. A plan "
@@ -108,14 +109,14 @@ def _against_speed(section: Section, rows: Table[Row], value: str) -> None:
     section.figure(plot, f"{_finding(rows, value)}{plots.front_note(plot)}{plots.cut_note(plot)}")
 
 
-def describe_healing(section: Section, healing: Healing, *, minutes: float) -> None:
+def describe_healing(section: Section, healing: Healing, *, length: str) -> None:
     """Adds how networks were healed, whose comparison stands elsewhere, to a section of a report.
 
     Args:
-      minutes: that each was healed for.
+      length: of each healing, see `length_of`.
     """
     section.text(
-        f"{_learned(minutes)} The table of the test has each before and after. An image size is that of a network "
+        f"{_learned(length)} The table of the test has each before and after. An image size is that of a network "
         "with the head of the dense one."
     )
     if healing.fair:
@@ -128,10 +129,15 @@ def describe_healing(section: Section, healing: Healing, *, minutes: float) -> N
     reporting.wall_clocks(section, healing.results)
 
 
-def _learned(minutes: float) -> str:
+def length_of(config: Config) -> str:
+    """How long each network is healed: steps, if they are given, else minutes."""
+    return f"{config.steps} steps" if config.steps else f"{config.minutes:g} minutes"
+
+
+def _learned(length: str) -> str:
     """What the networks of a comparison learned."""
     return (
-        f"Each contestant learned {f'for {minutes:g} minutes ' if minutes else ''}to give the dense network's outputs "
+        f"Each contestant learned for {length} to give the dense network's outputs "
         "on unlabelled images. Its weights are those of the best evaluation on a held-out tenth of the training "
         "images, the first of which was before the first step."
     )

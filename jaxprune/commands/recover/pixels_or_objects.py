@@ -59,7 +59,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     tested = command.test(settings, workdir, _before_and_after(healing))
     slug = f"recover-{Path(config.run).name}"
     with reporting.report_section(workdir, str(config.run), "Healed under its plans", slug) as section:
-        page.describe_healing(section, healing, minutes=config.minutes)
+        page.describe_healing(section, healing, length=page.length_of(config))
     return {name: _words(scores) for name, scores in tested["plans"].items()}
 
 

@@ -46,7 +46,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     comparison.rows.write_csv(workdir / "recover.csv", **device())
     slug = f"recover-{Path(origin).name}"
     with reporting.report_section(workdir, origin, "Healed under its plans", slug) as section:
-        page.describe(section, comparison, healing.folders, minutes=config.minutes)
+        page.describe(section, comparison, healing.folders, length=page.length_of(config))
         reporting.broken_files(section, train, test)
     print(comparison.rows.text(ends=False))
     return page.summary(comparison)

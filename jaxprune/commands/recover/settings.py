@@ -5,18 +5,12 @@ from typing import Any
 
 from jaxprune import recover
 from jaxprune.commands.shared import inspection, several_networks, train_first
-from jaxprune.commands.shared.settings import number, record, refused, setting
+from jaxprune.commands.shared.settings import like, number, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.open import rivals
 from jaxprune.open.rivals import AUTO, is_rival
 from jaxprune.recover.learning import parse
-
-
-def _like(name: str, about: str) -> Any:
-    """Declares a number of `recover.Settings`, with its default and its bounds."""
-    field = recover.Settings.__dataclass_fields__[name]
-    return number(field.default, about, **field.metadata["bounds"]._asdict(), example=field.metadata["example"])
 
 
 @record()
@@ -29,24 +23,28 @@ class Settings(inspection.OnlyPlans, inspection.Plans, inspection.NetworkInspect
     )
 
     plans: tuple[str, ...] = setting(("tome:rounds=2", "random"), "token-reduction plans, each healed")
-    keep_rates: tuple[float, ...] = _like("keep_rates", "one network for several rates, one drawn a step")
+    keep_rates: tuple[float, ...] = like(
+        recover.Settings, "keep_rates", "one network for several rates, one drawn a step"
+    )
     rivals: tuple[str, ...] = setting(
         (AUTO,), 'healed likewise: auto (at the FLOPs of plans), "img_size=182", "patch_size=16", "depth=9", a network'
     )
-    minutes: float = _like("minutes", "training time of each; 0: steps")
-    steps: int = _like("steps", "steps of each, instead of minutes")
-    batch_size: int = _like("batch_size", "images a step")
-    learning_rate: float = _like("learning_rate", "highest rate of AdamW; 0: from the first gradients")
-    weight_decay: float = _like("weight_decay", "decoupled")
+    minutes: float = like(recover.Settings, "minutes", "training time of each; 0: steps")
+    steps: int = like(recover.Settings, "steps", "steps of each, instead of minutes")
+    batch_size: int = like(recover.Settings, "batch_size", "images a step")
+    learning_rate: float = like(recover.Settings, "learning_rate", "highest rate of AdamW; 0: from the first gradients")
+    weight_decay: float = like(recover.Settings, "weight_decay", "decoupled")
     trainable: str = setting("all", "what learns: all, norms, last:K blocks, or lora:R", parse)
     features: float = number(1.0, "weight of the distance of pooled features, relative to the dense ones", at_least=0)
     patches: float = number(1.0, "weight of the distance of patch tokens, likewise", at_least=0)
     logits: float = number(1.0, "weight of the KL divergence of the classes, with a head", at_least=0)
-    easing: float = _like("easing", "share of the steps in which a plan sets in; 0: from the start")
-    stages: int = _like("stages", "plans on the way, each compiled")
-    crop_scale: tuple[float, float] = _like("crop_scale", "area of the random crops")
+    easing: float = like(recover.Settings, "easing", "share of the steps in which a plan sets in; 0: from the start")
+    stages: int = like(recover.Settings, "stages", "plans on the way, each compiled")
+    crop_scale: tuple[float, float] = like(recover.Settings, "crop_scale", "area of the random crops")
     flip: bool = setting(True, "horizontal flips")
-    evaluations: int = _like("evaluations", "evaluations on held-out images, of which the best is kept")
+    evaluations: int = like(
+        recover.Settings, "evaluations", "evaluations on held-out images, of which the best is kept"
+    )
     num_images: int = number(0, "images to compare on; 0: all held-out images", at_least=0)
     rounds: int = number(7, "timing rounds", at_least=2)
     timed_batch: int = number(8, "images a batch when speed is measured", at_least=1)

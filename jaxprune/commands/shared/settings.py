@@ -70,6 +70,12 @@ def number(
     return _declared(default, about, check, free=free)
 
 
+def like(settings: type, name: str, about: str) -> Any:
+    """Declares a number of a dataclass of the library (`number_bounds.bounded`), with its default and its bounds."""
+    field = {field.name: field for field in dataclasses.fields(settings)}[name]
+    return number(field.default, about, **field.metadata["bounds"]._asdict(), example=field.metadata["example"])
+
+
 def choice(
     default: Any,
     about: str,

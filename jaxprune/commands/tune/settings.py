@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import jax
 
-from jaxprune import reduction
+from jaxprune import reduction, tune
 from jaxprune.commands.shared import inspection, several_networks, train_first
-from jaxprune.commands.shared.settings import number, record, refused, setting
+from jaxprune.commands.shared.settings import like, number, record, refused, setting
 from jaxprune.config import Config
 from jaxprune.errors import quoted, unknown
 from jaxprune.reduction import At, Plan
@@ -15,7 +15,6 @@ from jaxprune.tune.candidates import require_untrained
 
 # Radial patterns choose by place alone, as Random does by chance.
 METHODS = tuple(name for name in reduction.untrained() if name not in ("l1", "l2", "linf"))
-KEPT = (0.8, 0.65, 0.5, 0.35, 0.2)
 
 
 @record()
@@ -27,7 +26,7 @@ class Settings(inspection.NetworkInspection):
         *("methods", "healed", "num_images", "data.source", "data.path"),
     )
 
-    batch_size: int = number(8, "whose cost counts: 1 for the latency of a single image", at_least=1)
+    batch_size: int = like(tune.Settings, "batch_size", "whose cost counts: 1 for the latency of a single image")
     bound: str = setting(
         "agreement", 'or "accuracy", of images or pixels; "speedup", "latency", "throughput", "memory"'
     )
@@ -36,17 +35,19 @@ class Settings(inspection.NetworkInspection):
     error: str = setting(
         "agreement", 'what the risk counts with a bound on cost: other answers, or "accuracy": right ones that are lost'
     )
-    delta: float = number(0.1, "the probability that is allowed for violating the bound", above=0, below=1)
+    delta: float = like(tune.Settings, "delta", "the probability that is allowed for violating the bound")
     methods: tuple[str, ...] = setting(METHODS, "methods without parameters; empty: all. Random is the baseline")
     places: tuple[tuple[int, ...], ...] = setting(
         (), "blocks that reduce, such as ((3, 6, 9), (2, 4)); empty: three sets"
     )
-    kept: tuple[float, ...] = number(KEPT, "shares of the patches after the last step", above=0, at_most=1)
+    kept: tuple[float, ...] = like(tune.Settings, "kept", "shares of the patches after the last step")
     num_images: int = number(320, "half to estimate, half to test; 0: all held-out images", at_least=0)
-    neighbours: int = number(5, "without a classifier: nearest dense features, to retrieve one of", at_least=1)
-    rounds: int = number(5, "timing rounds", at_least=1)
-    limit: int = number(24, "maximum number of plans to evaluate", at_least=1)
-    most_tested: int = number(3, "maximum number of plans of the front to time and test", at_least=1)
+    neighbours: int = like(
+        tune.Settings, "neighbours", "without a classifier: nearest dense features, to retrieve one of"
+    )
+    rounds: int = like(tune.Settings, "rounds", "timing rounds")
+    limit: int = like(tune.Settings, "limit", "maximum number of plans to evaluate")
+    most_tested: int = like(tune.Settings, "most_tested", "maximum number of plans of the front to time and test")
     exhaustive: bool = setting(False, "True: evaluates all plans of the methods, on all images of the first half")
     for_onnx: bool = setting(False, "True if ONNX Runtime will serve it: without methods that go row by row, as atc")
     smaller_images: bool = setting(True, "also the same network on smaller images, with these shares of the patches")
