@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from jaxprune.errors import UserError
 from jaxprune.scoring.parts.base import Scorer
 from jaxprune.scoring.parts.maps import to_grid
-from jaxprune.scoring.parts.networks import attended
+from jaxprune.scoring.parts.networks import attended, require_every_patch
 
 
 class DGE(Scorer):
@@ -27,8 +27,9 @@ class DGE(Scorer):
     def __call__(self, images, *, key=None) -> Float[Array, "b p"]:
         vit = self.proposal
         padded = _padded(self.prepared(images), vit.patch_embed.img_size)
-        last = attended(vit, padded, frozenset({"keys"}), train_key=key)
-        return self.agreement(jnp.asarray(last.keys), vit.grid)
+        keys = jnp.asarray(attended(vit, padded, frozenset({"keys"}), train_key=key).keys)
+        require_every_patch(vit, keys.shape[2], -1)
+        return self.agreement(keys, vit.grid)
 
     def agreement(self, keys: Float[Array, "b h n d"], grid: tuple[int, int]) -> Float[Array, "b p"]:
         """The scores from the keys of all tokens, the CLS token first and the patches last."""

@@ -11,7 +11,7 @@ from flax import nnx
 from hosts import BATCH, host, images
 from support import quick_compile, quickly
 
-from jaxprune import models, scoring
+from jaxprune import models, reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.ops.resize import resize
 from jaxprune.scoring.parts import networks
@@ -100,3 +100,15 @@ def test_the_tokens_that_enter_a_block(on):
     for layer, width in ((0, 16), (2, 32 if on == "windowed" else 16)):
         tokens = jax.eval_shape(functools.partial(networks.tokens_before, model, layer=layer), images(on))
         assert tokens.x.shape == (BATCH, model.sites()[layer].num_patches, width)
+
+
+@pytest.mark.parametrize("method", ["dino", "moco", "evit", "dge", "grad_cam"])
+def test_what_reads_the_rows_of_one_block_needs_a_row_for_every_patch(method):
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 4, "num_heads": 2, "num_classes": 3}
+    vit = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+    fast = reduction.apply(vit, reduction.Plan("topk", keep_rate=0.5, reduction_loc=1))
+    x = jax.ShapeDtypeStruct((2, 16, 16, 3), jnp.float32)
+    with pytest.raises(UserError, match="leaves 8 rows of 16: score by the dense network"):
+        jax.eval_shape(scoring.create(method, proposal=fast), x)
+    dense = reduction.apply(fast, reduction.Plan(steps=()))
+    assert jax.eval_shape(scoring.create(method, proposal=dense), x).shape == (2, 16)

@@ -45,8 +45,32 @@ def logit_of(logits: Float[Array, "b classes"], target: Int[Array, "b"]) -> Floa
 
 
 def tokens_before(host: Host, images: Float[Array, "b *sides c"], layer: int) -> Tokens:
-    """The tokens that enter a block; a negative `layer` counts from the end."""
-    return host.run_blocks(images, stop=range(len(host.sites()))[layer] + 1).block_inputs[-1]
+    """The tokens that enter a block; a negative `layer` counts from the end.
+
+    Raises:
+      UserError: the plan of the network has removed some by then.
+    """
+    tokens = host.run_blocks(images, stop=range(len(host.sites()))[layer] + 1).block_inputs[-1]
+    require_every_patch(host, tokens.x.shape[1], layer)
+    return tokens
+
+
+def require_every_patch(host: Host, rows: int, layer: int) -> None:
+    """Checks that a block of a network under a plan has a row for every patch.
+
+    Args:
+      rows: rows of the block, prefix included.
+
+    Raises:
+      UserError: the plan has removed some by then.
+    """
+    site = host.sites()[layer]
+    if host.plan is not None and (patches := rows - site.num_prefix_tokens) != site.num_patches:
+        raise UserError(
+            f"A score for every patch is read from block {site.layer} of a {type(host).__name__}, where {host.plan!r} "
+            f"leaves {patches} rows of {site.num_patches}: score by the dense network, "
+            "reduction.apply(network, Plan(steps=()))."
+        )
 
 
 def attended(
@@ -68,9 +92,14 @@ def attended(
 
 
 def cls_attention(host: Host, images: Float[Array, "b *sides c"], layer: int = -1) -> Float[Array, "b h p"]:
-    """Attention of the CLS token to each patch in one block, per head."""
-    reports = attended(host, images, frozenset({"cls_attn"}), layer)
-    return present(reports.cls_attn)[:, :, host.num_prefix_tokens :]
+    """Attention of the CLS token to each patch in one block, per head.
+
+    Raises:
+      UserError: the plan of the network has removed some by then.
+    """
+    attention = present(attended(host, images, frozenset({"cls_attn"}), layer).cls_attn)
+    require_every_patch(host, attention.shape[2], layer)
+    return attention[:, :, host.num_prefix_tokens :]
 
 
 def survival(kept: tuple[Int[Array, "b _"], ...], num_patches: int) -> Float[Array, "b p"]:
