@@ -9,7 +9,7 @@ from jaxprune.nn.restore import RESTORES
 from jaxprune.reduction.parts.base import Reducer
 from jaxprune.reduction.parts.find_method import method_class, method_name, shown_name
 from jaxprune.reduction.parts.plan_text import INPUT
-from jaxprune.reduction.parts.step_sizes import Amount, Count, Rate, Removal, whole
+from jaxprune.reduction.parts.step_sizes import Amount, Count, Rate, Removal, plain, whole
 
 POSITIONS = ("mean", "kept")
 AMOUNTS = ("keep_rate", "num_keep", "r", "position", "restore", "multiple_of")  # what every method takes in a step
@@ -172,7 +172,8 @@ def check_options(cls: type[Reducer], options: Iterable[str], common: Iterable[s
 def stated(cls: type[Reducer] | None, options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Options in the order of a plan, with the one that says whether the method has parameters."""
     form = getattr(cls, "off_the_shelf", None)
-    return tuple(sorted((dict(options) if form is None else {form: True, **options}).items()))
+    values = dict(options) if form is None else {form: True, **options}
+    return tuple((name, plain(value)) for name, value in sorted(values.items()))
 
 
 def trained(cls: type[Reducer] | None, options: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:

@@ -1,8 +1,10 @@
 """Token-reduction plans: a `Plan` is a sequence of steps, `At(layer, method, amount)`."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from jaxprune.errors import UserError
 from jaxprune.reduction.parts import plan_text
@@ -20,7 +22,7 @@ from jaxprune.reduction.parts.at import (
 from jaxprune.reduction.parts.base import Reducer
 from jaxprune.reduction.parts.find_method import method_class, method_name, shown_name
 from jaxprune.reduction.parts.plan_text import INPUT, StepText
-from jaxprune.reduction.parts.step_sizes import Amount, Count, Rate, Removal, falling, number, whole
+from jaxprune.reduction.parts.step_sizes import Amount, Count, Rate, Removal, falling, number, plain, whole
 
 _DEEPEST = 10_000  # blocks of a network, at most
 _KEEP_RATE = 0.7
@@ -50,13 +52,13 @@ class Plan:
 
     Args:
       method: a module of `jaxprune.reduction`, the name of another package's method, or a subclass of `Reducer`.
-      keep_rate: a single rate r keeps `int(p * r**s)` of the p patches at step s = 1, 2, …; a tuple has each step's
+      keep_rate: a single rate r keeps `int(p * r**s)` of the p patches at step s = 1, 2, …; several are each step's
         rate relative to p.
       reduction_loc: the blocks that reduce, from 0; by default those after a quarter, a half and three quarters of the
         network, (3, 6, 9) of 12. "from_scores" works before the first.
       num_keep: absolute counts, one per step, instead of `keep_rate`.
       r: number of tokens that each block removes while any are left, instead of `keep_rate`: one number for all blocks,
-        or for those of `reduction_loc`; or a tuple with one number for each of those, else from the first block on.
+        or for those of `reduction_loc`; or several, one for each of those, else from the first block on.
       inflection: tilts a single `r` linearly over the depth: -1 goes from 2r to 0, 1 from 0 to 2r (ToMe's schedules).
       steps: the steps of a plan that mixes methods or amounts, instead of all of these.
       position: the position of a merged row, see `At`.
@@ -75,11 +77,11 @@ class Plan:
     def __init__(
         self,
         method: str | type[Reducer] | None = None,
-        keep_rate: float | int | tuple[float | int, ...] = _KEEP_RATE,
-        reduction_loc: int | tuple[int, ...] | None = None,
+        keep_rate: float | int | Sequence[float | int] | np.ndarray = _KEEP_RATE,
+        reduction_loc: int | Sequence[int] | np.ndarray | None = None,
         *,
-        num_keep: int | tuple[int, ...] | None = None,
-        r: int | tuple[int, ...] | None = None,
+        num_keep: int | Sequence[int] | np.ndarray | None = None,
+        r: int | Sequence[int] | np.ndarray | None = None,
         inflection: float | int = 0.0,
         steps: Iterable[At] | None = None,
         position: str = "mean",
@@ -97,6 +99,7 @@ class Plan:
                     else f"{method!r} and steps={steps!r} are both set: give only one of them."
                 )
             )
+        keep_rate, reduction_loc, num_keep, r = map(plain, (keep_rate, reduction_loc, num_keep, r))
         self.reducer_class: Any = None if method is None else method_class(method)
         self.method: Any = None if method is None else shown_name(self.reducer_class)
         self.position, self.restore, self.multiple_of = position, restore, checked_multiple(multiple_of)
@@ -105,8 +108,8 @@ class Plan:
         self.options = stated(self.reducer_class, options)
         self.inflection = float(number("inflection", inflection))
         self.num_keep = None if num_keep is None else _whole_numbers("num_keep", num_keep)
-        self.r: Any = None if r is None else _whole_numbers("r", r) if isinstance(r, (tuple, list)) else whole("r", r)
-        if isinstance(keep_rate, (tuple, list)):
+        self.r: Any = None if r is None else _whole_numbers("r", r) if isinstance(r, tuple) else whole("r", r)
+        if isinstance(keep_rate, tuple):
             self.keep_rate: Any = tuple(float(number("keep_rate", rate)) for rate in keep_rate)
         else:
             self.keep_rate = float(number("keep_rate", keep_rate))
@@ -141,7 +144,7 @@ class Plan:
         if self.r is not None:
             return tuple(self._step(layer, Removal(removed)) for layer, removed in enumerate(self.r) if removed)
         if self.reducer_class.where == "embed":
-            if reduction_loc not in (None, (0,), [0], 0):
+            if reduction_loc not in (None, (0,), 0):
                 raise UserError(
                     f"{self.method} prunes before the first block, and reduction_loc is {reduction_loc}: leave it out."
                 )
@@ -407,7 +410,7 @@ def _blocks(reduction_loc: Any) -> tuple[int, ...]:
 
 
 def _whole_numbers(name: str, values: Any) -> tuple[int, ...]:
-    return tuple(whole(name, value) for value in (values if isinstance(values, (tuple, list)) else (values,)))
+    return tuple(whole(name, value) for value in (values if isinstance(values, tuple) else (values,)))
 
 
 def _checked_order(steps: tuple[At, ...]) -> tuple[At, ...]:

@@ -5,9 +5,22 @@ import numbers
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from jaxprune.errors import UserError, quoted
 
 _LARGEST = 2**62  # whole number that fits the integers of arrays
+
+
+def plain(value: Any) -> Any:
+    """Returns an argument of a plan in Python's numbers, and several of them as a tuple.
+
+    >>> plain([1, range(2)]), plain(np.arange(2)), plain(np.float64(0.5)), plain("mean")
+    ((1, (0, 1)), (0, 1), 0.5, 'mean')
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    return tuple(map(plain, value)) if isinstance(value, list | tuple | range) else value
 
 
 def number(name: str, value: Any) -> Any:

@@ -1,10 +1,11 @@
 """Counts and schedules of plans."""
 
+import numpy as np
 import pytest
 from flax import nnx
 from support import golden
 
-from jaxprune import models, reduction
+from jaxprune import models, reduction, scoring
 from jaxprune.errors import UserError
 from jaxprune.reduction.ats import sample_steps
 
@@ -23,6 +24,31 @@ def test_counts_are_the_published_ones():
 def test_counts_by_number_and_by_location():
     assert reduction.Plan("topk", keep_rate=(0.9, 0.5), reduction_loc=(1, 4)).counts(196) == (176, 98)
     assert reduction.Plan("topk", num_keep=(100, 50), reduction_loc=(1, 4)).counts(196) == (100, 50)
+
+
+@pytest.mark.parametrize(
+    ("written", "plain"),
+    [
+        ({"reduction_loc": range(1, 3)}, {"reduction_loc": (1, 2)}),
+        ({"keep_rate": np.array([0.5, 0.25]), "reduction_loc": np.arange(1, 3)}, {"keep_rate": (0.5, 0.25)}),
+        ({"num_keep": np.array([8, 4]), "reduction_loc": [1, 2]}, {"num_keep": (8, 4)}),
+        ({"r": np.array([2, 1]), "reduction_loc": range(1, 3)}, {"r": (2, 1)}),
+    ],
+)
+def test_several_numbers_in_any_form_are_the_same_plan(written, plain):
+    plan = reduction.Plan("tome", **written)
+    assert plan == reduction.Plan("tome", **{"reduction_loc": (1, 2), **plain})
+    assert plan == reduction.Plan.from_text(plan.text)
+
+
+def test_options_of_a_plan_are_plain_values():
+    with pytest.raises(UserError, match=r"mask_block=\(1,\) is not a whole number"):
+        hash(plan := reduction.Plan("from_scores", keep_rate=0.5, mask_block=[1]))
+        sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
+        model = models.create("vit", **sizes, rngs=nnx.Rngs(0))
+        reduction.apply(model, plan, scorer=scoring.create("centre", grid=(4, 4)))
+    plan = reduction.Plan("kmedoids", keep_rate=0.5, reduction_loc=1, first=np.int64(3))
+    assert [type(value) for name, value in plan.options if name == "first"] == [int]
 
 
 @pytest.mark.parametrize(
