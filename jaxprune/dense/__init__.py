@@ -10,6 +10,7 @@ from flax import nnx
 from jaxprune import plugins
 from jaxprune.dense.parts.base import DenseNetwork, SegmentationLoss, Segmenter
 from jaxprune.dense.parts.detector import DetectionLoss, Detections, Detector, Objects, Sampling
+from jaxprune.dense.parts.exits import ExitSegmenter
 from jaxprune.dense.parts.inference import mirrored, probabilities, sliding, whole
 from jaxprune.dense.parts.token_engine import TokenEngine
 from jaxprune.nn import Host
@@ -20,6 +21,7 @@ __all__ = [
     "DetectionLoss",
     "Detections",
     "Detector",
+    "ExitSegmenter",
     "Objects",
     "Sampling",
     "SegmentationLoss",

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxprune.dense.parts.base import SegmentationLoss, Segmenter, map_features
+from jaxprune.dense.parts.base import SegmentationLoss, map_features
+from jaxprune.dense.parts.exits import ExitSegmenter
 from jaxprune.dense.parts.mask_decoder import MaskDecoder
 from jaxprune.dense.parts.mask_losses import mask_losses
 from jaxprune.dense.parts.published import decoder, query_rules
@@ -94,7 +95,7 @@ class _Head(nnx.Module):
         return self.decoder.flops(queries, rows) + linear_flops(self.class_embed, queries)
 
 
-class DToP(Segmenter):
+class DToP(ExitSegmenter):
     """SegViT's decoders as independent heads; what leaves at one keeps its mask logits, and the rest does not see it.
 
     Exits by "confidence": a token leaves if its best score (presence of the class times mask) exceeds the head's
@@ -251,11 +252,6 @@ class DToP(Segmenter):
         waiting = tuple(rows for _, rows in runner.aside)
         return StageState(left, waiting, masks, state.ranking), output
 
-    def sites_of(self, stage: int) -> Sequence[Any]:
-        """The blocks between the head before and this one."""
-        start = self.indices[stage - 1] + 1 if stage else 0
-        return self.encoder.sites()[start : self.indices[stage] + 1]
-
     def _without_leaving(
         self, tokens: Tokens, stage: int, class_logits: Array, masks: Array, ranking: Array | None
     ) -> Tokens:
@@ -309,12 +305,6 @@ class DToP(Segmenter):
         network = copied(self)
         network.thresholds, network.keep_rates = (1.0,) * len(self.thresholds), (1.0,) * len(self.keep_rates)
         return network
-
-    def counted(self, images: Float[Array, "b h w c"]) -> tuple[Float[Array, "b h w k"], Int[Array, "b s"]]:
-        """The score of each class at every pixel, and the number of tokens that reach each head."""
-        outputs = self.stages(images)
-        num_tokens = jnp.stack([output.num_tokens for output in outputs], axis=1).astype(jnp.int32)
-        return self.segment(outputs[-1], (images.shape[1], images.shape[2])), num_tokens
 
     def segment(self, output: StageOutput, shape: tuple[int, int]) -> Float[Array, "b H W k"]:
         """The scores of a head at a size in pixels; bilinear, of scores by patch."""

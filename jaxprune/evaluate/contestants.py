@@ -10,8 +10,7 @@ import jax
 from flax import nnx
 
 from jaxprune import flops, reduction
-from jaxprune.dense import Detections, Detector, Segmenter, TokenEngine
-from jaxprune.dense.dtop import DToP
+from jaxprune.dense import Detections, Detector, ExitSegmenter, Segmenter, TokenEngine
 from jaxprune.errors import UserError
 from jaxprune.flops.detectors import of_detector
 from jaxprune.flops.scorers import scorer_flops
@@ -177,7 +176,7 @@ class ExitRunner:
 
     program = None
 
-    def __init__(self, model: DToP, images: jax.Array):
+    def __init__(self, model: ExitSegmenter, images: jax.Array):
         self._engine, self._images = TokenEngine(model), images
 
     def __call__(self) -> Any:
@@ -186,7 +185,7 @@ class ExitRunner:
 
 def runner(model: Any, images: jax.Array) -> "Runner | ExitRunner":
     """Returns what times a network on images."""
-    return (ExitRunner if isinstance(model, DToP) else Runner)(model, images)
+    return (ExitRunner if isinstance(model, ExitSegmenter) else Runner)(model, images)
 
 
 class Runner:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jax import export
 
-from jaxprune.dense.dtop import DToP
+from jaxprune.dense import ExitSegmenter
 from jaxprune.errors import UserError
 from jaxprune.export import broadcasts
 from jaxprune.export.as_stablehlo import writable
@@ -68,8 +68,10 @@ def onnx(
     path = writable(path)
     if batch_size is not None and batch_size < 1:
         raise UserError(f"batch_size={batch_size} holds no image: use 1 or more, or None for any batch size.")
-    if isinstance(model, DToP) and model.exits == "confidence":
-        raise UserError("ONNX Runtime lacks an operation of DToP's exits by confidence: export it as StableHLO.")
+    if isinstance(model, ExitSegmenter) and model.exits == "confidence":
+        raise UserError(
+            f"ONNX Runtime lacks an operation of {type(model).__name__}'s exits by confidence: export it as StableHLO."
+        )
     exported = program(model, inputs)
     described = describe(model, exported, class_names, ("jax", "flax", "jax2onnx", "onnx", "onnxruntime"))
     described["input"]["shape"][0] = batch_size or "batch"

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxprune.dense import Segmenter
-from jaxprune.dense.dtop import DToP
+from jaxprune.dense import ExitSegmenter, Segmenter
 from jaxprune.dense.parts.base import map_features, map_grids
 from jaxprune.flops import of_model
 from jaxprune.flops.traced import multiply_accumulates
@@ -37,7 +36,7 @@ class SegmenterFlops(NamedTuple):
 def of_segmenter(network: Segmenter) -> SegmenterFlops:
     """Counts convolutions, linear layers and attention; resizing and pooling of maps do not count, as published.
 
-    DToP with exits by confidence is counted as if no token left: how many do, depends on the image (`of_exits`).
+    A network with exits by confidence is counted as if no token left: how many do, depends on the image (`of_exits`).
 
     >>> from flax import nnx; import jaxprune
     >>> sizes = dict(img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2)
@@ -49,7 +48,7 @@ def of_segmenter(network: Segmenter) -> SegmenterFlops:
       network: the network, or its abstract form under `nnx.eval_shape`; nothing is computed.
     """
     encoder = network.encoder
-    if isinstance(network, DToP):
+    if isinstance(network, ExitSegmenter):
         return of_exits(network, _rows(network))
     counted = of_model(encoder)
     last = max(encoder.intermediate_layers()[index] for index in network.indices)
@@ -64,8 +63,8 @@ def of_segmenter(network: Segmenter) -> SegmenterFlops:
     return SegmenterFlops(cost, head)
 
 
-def of_exits(network: DToP, rows: Sequence[int]) -> SegmenterFlops:
-    """Counts a DToP for an image of which so many tokens reach each head; see `DToP.counted`.
+def of_exits(network: ExitSegmenter, rows: Sequence[int]) -> SegmenterFlops:
+    """Counts a network for an image of which so many tokens reach each head; see `ExitSegmenter.counted`.
 
     >>> from flax import nnx; import jaxprune
     >>> sizes = dict(img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2, features=8, head_heads=2)
@@ -90,7 +89,7 @@ def of_exits(network: DToP, rows: Sequence[int]) -> SegmenterFlops:
     return SegmenterFlops(cost, sum(head.flops(count) for head, count in zip(network.heads, rows, strict=True)))
 
 
-def _rows(network: DToP) -> list[int]:
+def _rows(network: ExitSegmenter) -> list[int]:
     """The tokens that reach each head if none is sure of its class."""
     rows = [of_model(network.encoder).tokens[network.indices[0]] - network.encoder.num_prefix_tokens]
     for stage in range(len(network.heads) - 1):

@@ -22,7 +22,7 @@ from jaxprune.data.loader import eval_batches, train_batches
 from jaxprune.data.order import Order
 from jaxprune.data.sample import Picked, Sample
 from jaxprune.data.source import Source
-from jaxprune.dense.dtop import DToP
+from jaxprune.dense import ExitSegmenter
 from jaxprune.errors import UserError, require_options
 from jaxprune.files import write_atomically
 from jaxprune.measures.training_images import TrainingImages
@@ -216,10 +216,10 @@ def _training_images(
 
 def _require_hosts(student: Any, teacher: Any) -> None:
     for name, model in {"network to heal": student, "teacher": teacher}.items():
-        if isinstance(model, DToP):
+        if isinstance(model, ExitSegmenter):
             raise UserError(
-                f"The {name} is a DToP, whose tokens leave at its own exits: heal a network with another head, such as "
-                "segvit."
+                f"The {name} is a {type(model).__name__}, whose tokens leave at its own exits: heal a network with "
+                "another head, such as segvit."
             )
         if not isinstance(host_of(model), Host):
             raise UserError(f"The {name} is a {type(model).__name__}, which has no tokens: give a transformer.")

@@ -9,8 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxprune import parallel
-from jaxprune.dense import Segmenter
-from jaxprune.dense.dtop import DToP
+from jaxprune.dense import ExitSegmenter, Segmenter
 from jaxprune.errors import UserError, quoted
 from jaxprune.evaluate import Stacked, run_over
 from jaxprune.evaluate.contestants import gflops
@@ -225,10 +224,10 @@ def _identity(images: Any, labels: np.ndarray | None) -> dict[str, str]:
 
 
 def _require_tunable(model: Any, settings: Settings | None) -> None:
-    if isinstance(model, DToP):
+    if isinstance(model, ExitSegmenter):
         raise UserError(
-            "DToP spends by image, by thresholds of its exits, which tune does not try: tune a SegViT, or compare "
-            "thresholds in the test of segment."
+            f"A {type(model).__name__} spends by image, by thresholds of its exits, which tune does not try: tune a "
+            "SegViT, or compare thresholds in the test of segment."
         )
     if isinstance(model, AroundHost) and not isinstance(model, Segmenter):
         raise UserError(

@@ -16,7 +16,7 @@ from jaxprune.commands.benchmark import by_image, page
 from jaxprune.commands.shared import inputs, networks, plans_page, reporting
 from jaxprune.commands.shared.dense_networks import WITHOUT_EXITS
 from jaxprune.config import Config
-from jaxprune.dense.dtop import DToP
+from jaxprune.dense import ExitSegmenter
 from jaxprune.dense.mask_rcnn import MaskRCNN
 from jaxprune.dense.parts.base import DenseNetwork
 from jaxprune.evaluate.collectors import plans
@@ -88,9 +88,9 @@ def measure(config: Config, workdir: Path, hard_at: Sequence[float] = ()) -> Mea
     if hard_at:
         candidates |= on_smaller_images(candidates, hard_at)
     candidates |= networks.rivals(config, model)
-    if isinstance(model, DToP):
+    if isinstance(model, ExitSegmenter):
         candidates[WITHOUT_EXITS] = contestant(model.without_exits())
-    by_exits = _by_exits(config, candidates) if isinstance(model, DToP) else {}
+    by_exits = _by_exits(config, candidates) if isinstance(model, ExitSegmenter) else {}
     measured, comparison, names = costs(candidates, config.batch_size, config.rounds, **by_exits), None, ()
     compares = classifier is not None and not isinstance(classifier.model, DenseNetwork)
     if classifier is not None and compares and inputs.has_images(classifier.origin, config):

@@ -21,7 +21,7 @@ from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.commands.shared.training import Length, Training, begin, interrupted
 from jaxprune.config import Config
 from jaxprune.data.augment_maps import augment_maps
-from jaxprune.dense.dtop import DToP
+from jaxprune.dense import ExitSegmenter
 from jaxprune.evaluate import Call
 from jaxprune.evaluate.collectors.segmentation import Outcome
 from jaxprune.evaluate.contestants import gflops, random_images
@@ -202,7 +202,7 @@ def _beside(outcome: Outcome) -> dict[str, Any]:
 
 def _timed_images(config: Config, source: Any, by_plan: dict[str, Any]) -> Any:
     """What networks read when they are timed: with exits among them, images of the test."""
-    if not any(isinstance(network, DToP) for network in by_plan.values()):
+    if not any(isinstance(network, ExitSegmenter) for network in by_plan.values()):
         return random_images
     return of_source(config, source)
 

@@ -18,7 +18,7 @@ from jaxprune.commands.shared import inputs, networks
 from jaxprune.commands.shared.dense_page import Tested
 from jaxprune.commands.shared.dense_settings import preprocessing
 from jaxprune.config import Config
-from jaxprune.dense.dtop import DToP
+from jaxprune.dense import ExitSegmenter
 from jaxprune.errors import UserError
 from jaxprune.evaluate.contestants import contestant, contestants, gflops, on_smaller_images, random_images
 from jaxprune.nn.params import Split, split
@@ -108,7 +108,7 @@ def under_plans(config: Config, network: Any, rivals: Mapping[str, Any] | None =
         candidates |= on_smaller_images(candidates)
     candidates |= networks.rivals(config, network)
     models = {name: candidate.model for name, candidate in candidates.items() if name != DENSE}
-    exits = {WITHOUT_EXITS: network.without_exits()} if isinstance(network, DToP) else {}
+    exits = {WITHOUT_EXITS: network.without_exits()} if isinstance(network, ExitSegmenter) else {}
     return {first: network, **exits, **models}
 
 

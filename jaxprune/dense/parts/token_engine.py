@@ -18,7 +18,7 @@ from jaxprune.nn.params import merge, split
 
 
 class TokenEngine:
-    """Serves a `DToP`, with numbers equal to those of the network itself.
+    """Serves an `ExitSegmenter`, with numbers equal to those of the network itself.
 
     >>> import jax.numpy as jnp, jaxprune
     >>> from flax import nnx

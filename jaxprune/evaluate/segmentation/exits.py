@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from jaxprune.dense.dtop import DToP
+from jaxprune.dense import ExitSegmenter
 from jaxprune.evaluate.contestants import gflops
 from jaxprune.flops.segmenters import of_exits, of_segmenter
 from jaxprune.nn.params import jitted
 
 
-def gflops_of(network: DToP, rows: Sequence[np.ndarray]) -> float:
+def gflops_of(network: ExitSegmenter, rows: Sequence[np.ndarray]) -> float:
     """Returns the mean cost of an image, or of a window, in 10⁹ multiply-accumulates, including a scorer's.
 
     Args:
@@ -26,7 +26,7 @@ def gflops_of(network: DToP, rows: Sequence[np.ndarray]) -> float:
     return scorer + sum(share * of_exits(network, counts).total for counts, share in shares.items()) / 1e9
 
 
-def gflops_on(network: DToP, images: jax.Array) -> float:
+def gflops_on(network: ExitSegmenter, images: jax.Array) -> float:
     """Returns the mean cost of these normalised images; see `gflops_of`."""
     _, rows = jitted(network, lambda network, images: network.counted(images))(images)
     return gflops_of(network, np.asarray(rows)[:, None])

@@ -12,7 +12,7 @@ from jaxprune.data.augment_maps import normalize_padded
 from jaxprune.data.joint.segmentation import Shape, TestMaps
 from jaxprune.data.sample import Picked
 from jaxprune.data.source import Source
-from jaxprune.dense.dtop import DToP
+from jaxprune.dense import ExitSegmenter
 from jaxprune.dense.parts import canvas
 from jaxprune.evaluate import Batch, Call, Forward, run_over
 from jaxprune.evaluate.collectors.segmentation import Outcome, Segmentations
@@ -45,7 +45,7 @@ def predictor(
         rows: list[jax.Array] = []
 
         def segment(images: jax.Array) -> jax.Array:
-            if not isinstance(network, DToP):
+            if not isinstance(network, ExitSegmenter):
                 return network(images)
             scores, counts = network.counted(images)
             rows.append(counts.reshape(len(batch["shape"]), -1, counts.shape[-1]))
