@@ -1,13 +1,12 @@
 """The picture of a prediction: read from a file, and drawn."""
 
-import json
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxprune.commands.shared import networks
+from jaxprune.commands.shared.picture_name import picture_name
 from jaxprune.config import Config
 from jaxprune.data.broken_examples import Unreadable
 from jaxprune.data.folder import read_example
@@ -15,8 +14,6 @@ from jaxprune.data.scenes import Scenes
 from jaxprune.errors import UserError
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.train.writer import Writer
-
-_LONGEST = 60  # letters of a picture's name in those of its files
 
 
 def read(config: Config, preprocessing: Preprocessing) -> np.ndarray:
@@ -52,9 +49,8 @@ def _no_draws(stream: int) -> Any:
 
 def slug(config: Config) -> str:
     """The name of the prediction's section and files: another one for another picture, network or plan."""
-    path = Path(config.image).expanduser()
-    about = [str(path.resolve()), str(networks.origin(config)), config.plan, config.model.name, config.img_size]
-    return f"predict-{path.stem[:_LONGEST]}-{zlib.crc32(json.dumps(about).encode()):08x}"
+    about = str(networks.origin(config)), config.plan, config.model.name, config.img_size
+    return picture_name("predict", config.image, *about)
 
 
 def write(config: Config, workdir: Path, image: Any) -> Path:

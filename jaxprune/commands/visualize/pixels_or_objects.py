@@ -14,6 +14,7 @@ from jaxprune.commands.segment.networks import with_recorded as with_maps
 from jaxprune.commands.segment.page import add_pictures, colours_of
 from jaxprune.commands.segment.run import measured as segmented
 from jaxprune.commands.shared import dense_networks, inputs, object_pictures, reporting
+from jaxprune.commands.visualize.slug import slug
 from jaxprune.config import Config
 from jaxprune.data.objects.truth import Truth
 from jaxprune.data.sample import Sample
@@ -31,7 +32,7 @@ def pixels(config: Config, workdir: Path) -> dict[str, Any]:
     sample = Sample(source, min(config.num_images, len(source)))
     arrays = dense_networks.arrays({_MODEL: network})
     outcome = segmented(settings, arrays, sample, inputs.mesh(settings), len(sample))[_MODEL]
-    with reporting.report_section(workdir, config.run, "Predictions", "visualize") as section:
+    with reporting.report_section(workdir, config.run, "Predictions", slug(config)) as section:
         add_pictures(section, outcome, names, colours_of(segment_inputs.rules(settings), names))
         reporting.broken_files(section, source)
     return {"images": len(outcome.index)}
@@ -49,7 +50,7 @@ def objects(config: Config, workdir: Path) -> dict[str, Any]:
     detect_inputs.require_same_classes(names, source, config.run)
     truth, arrays = Truth.of(source), dense_networks.arrays({_MODEL: network})
     outcome = detected(settings, arrays, source, truth, inputs.mesh(settings))[_MODEL]
-    with reporting.report_section(workdir, config.run, "Detections", "visualize") as section:
+    with reporting.report_section(workdir, config.run, "Detections", slug(config)) as section:
         object_pictures.add_gallery(section, outcome.pictures, truth, names, settings.drawn_score)
         reporting.broken_files(section, source)
     return {"images": len(outcome.pictures)}

@@ -8,6 +8,7 @@ import numpy as np
 from jaxprune import data as loader
 from jaxprune.commands.shared import inputs, networks, reporting
 from jaxprune.commands.visualize import pixels_or_objects
+from jaxprune.commands.visualize.slug import slug
 from jaxprune.config import Config
 from jaxprune.errors import UserError
 from jaxprune.evaluate.collectors import reconstruction
@@ -34,8 +35,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         images = inputs.first_images(settings, inputs.source(settings, "eval"))
     picture = reconstruction.picture(model, model.preprocessing, np.asarray(images))
     writer = Writer(workdir, tensorboard=False)
-    path = writer.images(0, "visualize", picture)
+    path = writer.images(0, slug(config), picture)
     writer.close()
-    with reporting.report_section(workdir, str(config.run), "Reconstructions", "visualize") as section:
+    with reporting.report_section(workdir, str(config.run), "Reconstructions", slug(config)) as section:
         section.figure(picture, reconstruction.caption(model, "The image" if config.image else "Held-out images"))
     return {"picture": str(path), "images": len(images)}
