@@ -12,6 +12,7 @@ from flax import nnx
 from jaxprune import dense, dynamic, mim, models, ranking
 from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.nn.params import variables
+from jaxprune.nn.patch_embed import pair
 
 CREATE = {
     "dense": dense.create,
@@ -37,6 +38,39 @@ def build(kind: str, arguments: Mapping[str, Any], *, dtype: str = "float32", rn
     """
     compute = None if dtype == "float32" else jnp.dtype(dtype)
     return CREATE[kind](**arguments, dtype=compute, rngs=rngs)
+
+
+def at_size(kind: str, arguments: Mapping[str, Any], img_size: int | tuple[int, int]) -> dict[str, Any]:
+    """Returns the arguments of `build` for images of another size; see `models.at_size`.
+
+    What a framework learns from grows alike where it must have as many patches (`Framework.aligned`).
+
+    >>> teacher = {"name": "vit", "img_size": 28, "patch_size": 14}
+    >>> tec = {"name": "tec", "img_size": 32, "patch_size": 16, "teacher": ("model", teacher)}
+    >>> at_size("mim", tec, 64)["teacher"]
+    ('model', {'name': 'vit', 'img_size': (56, 56), 'patch_size': 14})
+    """
+    host = _host(kind, arguments)
+    sized = models.at_size(host, arguments, img_size) if host else {**arguments, "img_size": img_size}
+    for name in mim.methods()[arguments["name"]].aligned if kind == "mim" else ():
+        if arguments.get(name) is not None:
+            within, inside, *normalised = arguments[name]
+            inside = dict(inside)
+            sides = zip(_size(within, inside), pair(img_size), _size(kind, arguments), strict=True)
+            larger = tuple(round(side * after / before) for side, after, before in sides)
+            sized[name] = (within, at_size(within, inside, larger), *normalised)
+    return sized
+
+
+def _host(kind: str, arguments: Mapping[str, Any]) -> str | None:
+    """The name of the network that takes the images, if it has one."""
+    host = arguments["name"] if kind == "model" else arguments.get("encoder")
+    return host if isinstance(host, str) else None
+
+
+def _size(kind: str, arguments: Mapping[str, Any]) -> tuple[int, int]:
+    host = _host(kind, arguments)
+    return pair({"img_size": 224, **(models.arguments(host) if host else {}), **arguments}["img_size"])
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from jaxprune import mim, models, processes, scoring
-from jaxprune.checkpoints.build import build, from_card, require_no_larger
+from jaxprune import mim, processes, scoring
+from jaxprune.checkpoints.build import at_size, build, from_card, require_no_larger
 from jaxprune.checkpoints.run_card import CARD, Card, with_tuples
 from jaxprune.checkpoints.shared_arrays import arrays_of, of_networks, stored_once
 from jaxprune.checkpoints.store import load_params, load_running
@@ -247,9 +247,7 @@ def _loaded(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tupl
 def _rebuilt(path: Path, card: Card, arrays: dict[str, Any], img_size: int | tuple[int, int] | None) -> Any:
     arguments = dict(card.arguments)
     if img_size is not None:
-        host = arguments["name"] if card.kind == "model" else arguments.get("encoder")
-        named = isinstance(host, str)
-        arguments = models.at_size(host, arguments, img_size) if named else arguments | {"img_size": img_size}
+        arguments = at_size(card.kind, arguments, img_size)
     make = lambda: _created(card, arguments)
     # What is around an encoder is not in the file, and need not be made.
     model = unfilled(make) if card.part else make()

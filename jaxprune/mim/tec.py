@@ -121,7 +121,7 @@ class TEC(Framework):
         *MAE.non_encoder_patterns,
         *("encoder_adaptor.*", "forward_fea_decoder.*", "forward_att_decoder.*", "cls_token_mlp.*"),
     )
-    networks = frozenset({"teacher"})
+    networks = aligned = frozenset({"teacher"})
 
     def __init__(
         self,

@@ -67,8 +67,7 @@ def test_an_encoder_is_saved_without_its_framework(method, tmp_path):
     call = lambda model, images: model(images)[0]
     np.testing.assert_array_equal(quickly(again, call)(images()), quickly(fast, call)(images()))
     assert again.plan == fast.plan and checkpoints.load_card(tmp_path / "model.safetensors").family == "model"
-    if method == "mae":  # a teacher has one size
-        assert saved_and_loaded(again, tmp_path, img_size=32).grid == (8, 8)
+    assert saved_and_loaded(again, tmp_path, img_size=32).grid == (8, 8)
 
 
 def test_a_network_that_was_changed_is_refused(tmp_path):
@@ -77,6 +76,16 @@ def test_a_network_that_was_changed_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"head\.kernel is \(16, 5\) and was \(16, 3\).*such as num_classes"):
         checkpoints.save_model(model, tmp_path / "model.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_teacher_of_as_many_patches_grows_with_the_framework(tmp_path):
+    teacher = models.create("vit", **{**ENCODER, "img_size": 8, "patch_size": 2}, num_classes=0, rngs=nnx.Rngs(3))
+    framework = mim.create("tec", **ENCODER, **DECODER, teacher=teacher, num_queries=2, rngs=nnx.Rngs(0))
+    again = saved_and_loaded(framework, tmp_path, img_size=(16, 32))
+    assert again.encoder.grid == again.teacher.grid == (4, 8)
+    assert again.teacher.preprocessing.img_size == (8, 16)
+    targets = quickly(again, lambda framework, images: framework.teach(images))(np.zeros((1, 16, 32, 3), np.float32))
+    assert targets.feature.shape[1] == 32
 
 
 @pytest.mark.parametrize("as_pairs", [False, True])

@@ -125,6 +125,7 @@ class Framework(nnx.Module):
       weight_source: what differs from timm's names in those files, see `weights.sources.timm.write`.
       non_encoder_patterns: patterns of the published names of everything but the encoder, which fine-tuning ignores.
       networks: arguments of the subclass that are networks, such as a teacher; see `mim.create`.
+      aligned: those of them that must have as many patches as the encoder.
     """
 
     encoder_class: type | None = None
@@ -135,6 +136,7 @@ class Framework(nnx.Module):
     published_encoder: str = ""
     weight_source: tuple[str, ...] = ()
     networks: frozenset[str] = frozenset()
+    aligned: frozenset[str] = frozenset()
 
     def __init__(self, *, encoder: Host, masker: Masker, decoder: Decoder, target: Target):
         self.encoder: Any = encoder
