@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from absl import flags
 
-from jaxprune import accelerators, commands, main, plugins, reduction
+from jaxprune import accelerators, command_line, commands, config_files, main, plugins, reduction
 from jaxprune import config as c
 from jaxprune.commands.finetune.settings import plan_of
 from jaxprune.commands.shared import ahead_of_time
@@ -132,7 +132,7 @@ def keys_of(help_text):
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("[!_]*.py")), ids=lambda p: str(p.relative_to(CONFIGS)))
 def test_every_config_has_help(path):
-    text, leaves = main.config_help(str(path), complete=True), main._leaves(main.load_config(str(path)))
+    text, leaves = main.config_help(str(path), complete=True), command_line._leaves(main.load_config(str(path)))
     assert ":smoke=False" in text
     for name in leaves:
         assert f"--config.{name}=" in text
@@ -235,7 +235,7 @@ def test_a_config_of_ones_own_may_take_no_argument(parameter, given, tmp_path):
         f"--config={file}{given}",
         "--config.rate=1",
     ]
-    assert main.arguments(str(file)) == {}
+    assert config_files.arguments(str(file)) == {}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "jaxprune"
-COMMANDS = ("commands", "tools", "main.py")
+COMMANDS = ("commands", "tools", "main.py", "command_line.py", "help_texts.py")
 # A flag, or a setting of a config; config.json is a file.
 OF_COMMANDS = re.compile(r"(?<![\w<!-])--[a-z]\w*|\bconfig\.(?!json\b)[a-z]\w*")
 OF_OTHER_PROGRAMS = {"--file_format"}  # of `tfds build`

@@ -4,7 +4,7 @@ import attacks
 import pytest
 from attacks import configs
 
-from jaxprune import commands, main
+from jaxprune import commands, config_files, main
 
 
 @pytest.mark.parametrize("attack", [configs.arguments, configs.settings])
@@ -23,7 +23,7 @@ def test_many_damaged_configs_end_in_one_short_line(attack, tmp_path):
 @pytest.mark.slow
 def test_every_text_that_is_far_too_long_is_one_short_line():
     seen = set()
-    for name in main.configs():
+    for name in config_files.configs():
         config = main.load_config(f"{name}:smoke")
         for key, value, _ in commands.described(config):
             if type(value) is not str or (config.task, key) in seen or key.endswith("task"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from attacks import Case
 from attacks.plans import mutated, with_another_word
-from jaxprune import commands, main
+from jaxprune import commands, config_files, main
 from jaxprune.errors import UserError
 
 # By type, what stands in place of a setting.
@@ -22,13 +22,13 @@ VALUES: dict[type, tuple] = {
 
 def _names() -> list[str]:
     """The bundled configs, without those that only put others in a row."""
-    return [name for name in main.configs() if "reproduce" not in name]
+    return [name for name in config_files.configs() if "reproduce" not in name]
 
 
 def arguments(folder: Path, count: int, seed: int = 0) -> Iterator[Case]:
     """Yields the names of bundled configs with damaged arguments."""
     names = _names()
-    texts = {name: ",".join(f"{key}={value}" for key, value in main.arguments(name).items()) for name in names}
+    texts = {name: ",".join(f"{key}={value}" for key, value in config_files.arguments(name).items()) for name in names}
     rng = random.Random(seed)
     for number in range(count):
         name = rng.choice(names)
