@@ -16,6 +16,7 @@ if __name__ == "__main__":
     host_memory.use_huge_pages()  # restarts the program, hence before the slow imports
 
 import io
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ def _run() -> None:
     if any(word in (*HELP, HELP_ALL) for word in sys.argv[1:]):
         text = value_of(sys.argv, "config")
         try:
-            print(config_help(text, complete=HELP_ALL in sys.argv) if text else help_text())
+            _print_all(config_help(text, complete=HELP_ALL in sys.argv) if text else help_text())
         except UserError as error:
             fail(error)
         return
@@ -151,6 +152,14 @@ def _run() -> None:
     except UserError as error:
         fail(error)
     app.run(main, argv=argv, flags_parser=_parsed)
+
+
+def _print_all(text: str) -> None:
+    """Prints a text of which the reader, such as `head`, may take a part only."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
 
 
 def _parsed(argv: list[str]) -> list[str]:

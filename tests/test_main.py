@@ -1,5 +1,6 @@
 """The command line: what it lists, what it refuses."""
 
+import os
 import re
 import subprocess
 import sys
@@ -62,6 +63,14 @@ def test_coco_takes_the_settings_that_table_5_names():
     assert settings("method=dynamicvit,keep_rate=0.7") == baseline
     assert settings("method=sinkhorn,keep_rate=0.9") == (1e-3, 1024, 5.0, 1.0)
     assert settings("method=sit,keep_rate=0.9") == (1e-3, 1024, 20.0, 0.01)
+
+
+def test_a_reader_may_take_a_part_of_the_help(monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        main._print_all("a line\n" * 20_000)
 
 
 @pytest.mark.parametrize("method", ["from_scores", "backwards"])
