@@ -13,10 +13,9 @@ from jaxprune.dynamic import Segmented
 from jaxprune.dynamic.cascade import Cascade
 from jaxprune.dynamic.engine import buckets_of
 from jaxprune.dynamic.exit_policy import EVERYBODY, NOBODY
-from jaxprune.dynamic.parts.gated import GatedNetwork
 from jaxprune.errors import UserError, unknown
 from jaxprune.export import as_onnx, as_stablehlo
-from jaxprune.export.exported_function import as_text, describe, program, require_fits
+from jaxprune.export.exported_function import as_text, describe, program, require_fits, require_no_gates
 from jaxprune.export.segment_programs import chained, segment_programs
 from jaxprune.export.verify import Verified, pixels, write_verified
 from jaxprune.files import as_path, listing, write_atomically
@@ -66,10 +65,7 @@ def cascade(
     """
     if not isinstance(model, Segmented):
         raise UserError(f"A {type(model).__name__} has no exits: export it by export.stablehlo or export.onnx.")
-    if isinstance(model, GatedNetwork):
-        raise UserError(
-            f"A {type(model).__name__} has gates and no exits, so that no image leaves early: it cannot be exported."
-        )
+    require_no_gates(model)
     if format not in SUFFIXES:
         raise unknown("format", format, SUFFIXES)
     if format == "onnx":

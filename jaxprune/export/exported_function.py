@@ -16,6 +16,7 @@ from jax import Array
 import jaxprune
 from jaxprune.dense import Detector
 from jaxprune.dynamic import Segmented
+from jaxprune.dynamic.parts.gated import GatedNetwork
 from jaxprune.errors import UserError, unknown
 from jaxprune.mim import Framework
 from jaxprune.nn.around_host import host_of
@@ -82,6 +83,18 @@ def exact(call: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
+def require_no_gates(model: Any) -> None:
+    """Checks that a network is not one with gates (SAR, LAUDNet).
+
+    Raises:
+      UserError: it is.
+    """
+    if isinstance(model, GatedNetwork):
+        raise UserError(
+            f"A {type(model).__name__} has gates and no exits, so that no image leaves early: it cannot be exported."
+        )
+
+
 def program(model: Any, inputs: str) -> Program:
     """Makes a function of images only from a network, dense or reduced.
 
@@ -100,6 +113,7 @@ def program(model: Any, inputs: str) -> Program:
         raise UserError(
             f"A {type(model).__name__} cannot be exported: give a network of models.create or checkpoints.load_model."
         )
+    require_no_gates(model)
     if isinstance(model, Segmented):
         raise UserError(
             f"A {type(model).__name__} spends by image: a network with exits is exported by export.cascade."

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jaxprune.bench.timing import OverRounds
+from jaxprune.errors import UserError, quoted
 from jaxprune.measures.intervals import Interval, share
 from jaxprune.number_bounds import bounded, require_bounded
 from jaxprune.tune.cost_table import Cost, CostTable
@@ -41,7 +42,7 @@ class Settings:
       seed: seed of the split in halves.
 
     Raises:
-      UserError: a number is outside its interval.
+      UserError: a number is outside its interval, or `methods` or `places` are of another kind.
     """
 
     delta: float = bounded(0.1, above=0, below=1)
@@ -62,6 +63,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         require_bounded(self)
+        if isinstance(self.methods, str):
+            raise UserError(f"methods={quoted(self.methods)} is a single text: give a tuple, ({self.methods!r},).")
+        if not all(isinstance(places, (tuple, list)) for places in self.places):
+            raise UserError(f"places={quoted(self.places)} must be tuples of blocks: use for example ((3, 6, 9),).")
 
 
 class Row(NamedTuple):

@@ -125,9 +125,12 @@ def test_segments_of_an_earlier_export_do_not_stay(cascade, tmp_path, monkeypatc
 
 def test_what_cannot_be_exported_is_refused(cascade, tmp_path):
     (tmp_path / "file").write_text("")
+    gated = dynamic.create("sar", **dynamic.tiny("sar"), num_classes=3, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="has gates"):
+        export.stablehlo(gated, tmp_path / "a")
     for model, folder, options, message in (
         (cascade.networks[0], "a", {}, "has no exits"),
-        (dynamic.create("sar", **dynamic.tiny("sar"), num_classes=3, rngs=nnx.Rngs(0)), "a", {}, "has gates"),
+        (gated, "a", {}, "has gates"),
         (cascade, "a", {"format": "onyx"}, "onnx"),
         (cascade, "a", {"class_names": ("a",)}, "1 class names for 3 classes"),
         (cascade, "a", {"batch_size": 0}, "not all from 1"),

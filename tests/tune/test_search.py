@@ -154,6 +154,8 @@ def test_bounds_that_make_no_sense_are_refused(bound, words):
     ("settings", "message"),
     [
         ({"most_tested": 0}, "most_tested=0 must be a whole number of 1 or more"),
+        ({"methods": "topk"}, "methods='topk' is a single text: give a tuple"),
+        ({"places": (3,)}, r"places=\(3,\) must be tuples of blocks"),
         ({"rounds": 0}, "rounds=0 must be a whole number of 1 or more"),
         ({"kept": 0.5}, r"kept=0.5 must be finite numbers in \(0, 1\]"),
         ({"delta": 1}, r"delta=1 must be a finite number in \(0, 1\)"),
