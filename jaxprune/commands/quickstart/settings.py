@@ -64,8 +64,8 @@ class Settings(settings.Settings):
     def check(config: Config, prefix: str) -> Iterator[str]:
         """Yields the settings of phases that the run would replace: the seed, and the networks they begin with."""
         for phase, key in _REPLACED:
-            value = config.get(phase, {}).get(key)
-            if value and value != config.get(key):
+            value = config[phase][key] if phase in config else None
+            if value and (key != "seed" or value != config.seed):
                 remedy = f"set {prefix}{key}" if key == "seed" else f"run the command of {phase} alone"
                 yield f"{prefix}{phase}.{key}={value!r} would be replaced by what the run gives all phases: {remedy}."
 
