@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxprune import mim, models, reduction
-from jaxprune.checkpoints.build import build
+from jaxprune import mim, reduction
+from jaxprune.checkpoints.build import at_size, build
 from jaxprune.checkpoints.run import backbone
 from jaxprune.errors import UserError, quoted
 from jaxprune.nn.around_host import AroundHost, host_of
@@ -148,8 +148,8 @@ def _built(model: Any, name: str, value: int | tuple[int, ...], change: str) -> 
     arguments = recipe.as_dict()
     if recipe.kind == "mim":  # of its encoder alone, which no teacher changes
         arguments |= dict.fromkeys(mim.methods()[arguments["name"]].networks)
-    elif name == IMG_SIZE:
-        arguments = models.at_size(arguments["encoder" if recipe.kind == "dense" else "name"], arguments, value)
+    if name == IMG_SIZE:
+        arguments = at_size(recipe.kind, arguments, value)
     arguments[name] = value
     dtype = arguments.pop("dtype", None) or "float32"
     built = build(recipe.kind, arguments, dtype=dtype, rngs=nnx.Rngs(0))

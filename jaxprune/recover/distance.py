@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 from jaxprune import losses
 from jaxprune.dense import DenseNetwork, Segmenter
 from jaxprune.errors import UserError
+from jaxprune.number_bounds import bounded, require_bounded
 from jaxprune.ops.resize import resize
 
 
@@ -25,17 +26,15 @@ class Weights:
         of the first map, by its logits or, of SegViT, its scores.
 
     Raises:
-      UserError: a weight is negative.
+      UserError: a weight is not a finite number of 0 or more.
     """
 
-    features: float = 1.0
-    patches: float = 1.0
-    logits: float = 1.0
+    features: float = bounded(1.0, at_least=0)
+    patches: float = bounded(1.0, at_least=0)
+    logits: float = bounded(1.0, at_least=0)
 
     def __post_init__(self) -> None:
-        for name, weight in dataclasses.asdict(self).items():
-            if not weight >= 0:  # nor NaN
-                raise UserError(f"The weight {name}={weight} of a loss is not 0 or more: use 0 to leave the loss out.")
+        require_bounded(self)
 
     def __bool__(self) -> bool:
         """Whether there is a loss at all."""

@@ -246,7 +246,7 @@ def test_several_rates_are_of_a_plan_by_one_rate(text, teacher):
     [
         ({"trainable": "some"}, "none of all, norms, last:K, lora:R"),
         ({"trainable": "lora:0"}, "whole number above 0"),
-        ({"features": -1.0}, "use 0 to leave the loss out"),
+        ({"features": -1.0}, "features=-1.0 must be a finite number of 0 or more"),
         ({"batch_size": 64}, "do not fill one batch"),
     ],
 )

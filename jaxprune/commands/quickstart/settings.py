@@ -19,10 +19,6 @@ _SLACK = 1.1  # on the time from scratch, since steps vary in length
 NO_SCRATCH = "none"
 RANKER = "ltrp"  # as the scorer of plans, means the ranker of this run
 PHASES = ("pretrain", "finetune", "scratch", "ranker")
-_REPLACED = (
-    *(("pretrain", "seed"), ("finetune", "seed"), ("ranker", "seed"), ("pruned", "seed")),
-    *(("finetune", "run"), ("ranker", "label_model"), ("pruned", "run")),
-)
 
 
 @settings.record(is_open=True)
@@ -63,11 +59,12 @@ class Settings(settings.Settings):
     @staticmethod
     def check(config: Config, prefix: str) -> Iterator[str]:
         """Yields the settings of phases that the run would replace: the seed, and the networks they begin with."""
-        for phase, key in _REPLACED:
-            value = config[phase][key] if phase in config else None
-            if value and (key != "seed" or value != config.seed):
-                remedy = f"set {prefix}{key}" if key == "seed" else f"run the command of {phase} alone"
-                yield f"{prefix}{phase}.{key}={value!r} would be replaced by what the run gives all phases: {remedy}."
+        for phase in ("pretrain", "finetune", "ranker", "pruned"):
+            for key, replacement in _from_run(config, phase, Path()).items() if phase in config else ():
+                value = config[phase][key]
+                if value and (key != "seed" or value != replacement):
+                    remedy = f"set {prefix}seed" if key == "seed" else f"run the task {config[phase].task} alone"
+                    yield f"{prefix}{phase}.{key}={value!r} would be replaced by what the run has: {remedy}."
 
 
 def smoke(config: Config) -> Config:
@@ -93,21 +90,21 @@ def phases(config: Config) -> list[str]:
 def phase_config(config: Config, phase: str, workdir: Path) -> Config:
     """The config of one phase; training from scratch is fine-tuning without pre-trained weights."""
     settings: Any = ConfigDict(config["finetune" if phase == "scratch" else phase].to_dict())
-    settings.seed = config.seed
+    settings.update(_from_run(config, phase, workdir))
     if phase == "scratch":
         settings.optimizer.update(config.scratch)
         if config.scratch_time == "equal":
             _lengthen(settings, workdir)
-    pretrained = str(workdir / "pretrain")
-    if phase == "finetune":
-        settings.run = pretrained
-    if phase == "ranker":
-        settings.label_model = pretrained
-    if phase == "pruned":
-        settings.run = str(workdir / "finetune")
-        if settings.scorer == RANKER:
-            settings.scorer = f"{RANKER}:run={workdir / 'ranker'}"
+    if phase == "pruned" and settings.scorer == RANKER:
+        settings.scorer = f"{RANKER}:run={workdir / 'ranker'}"
     return settings
+
+
+def _from_run(config: Config, phase: str, workdir: Path) -> dict[str, Any]:
+    """The settings of a phase that the run sets: the seed, and the network that it begins with."""
+    pretrained, tuned = str(workdir / "pretrain"), str(workdir / "finetune")
+    networks = {"finetune": {"run": pretrained}, "ranker": {"label_model": pretrained}, "pruned": {"run": tuned}}
+    return {"seed": config.seed, **networks.get(phase, {})}
 
 
 def _lengthen(settings: Any, workdir: Path) -> None:

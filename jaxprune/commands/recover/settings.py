@@ -35,9 +35,11 @@ class Settings(inspection.OnlyPlans, inspection.Plans, inspection.NetworkInspect
     learning_rate: float = like(recover.Settings, "learning_rate", "highest rate of AdamW; 0: from the first gradients")
     weight_decay: float = like(recover.Settings, "weight_decay", "decoupled")
     trainable: str = setting("all", "what learns: all, norms, last:K blocks, or lora:R", parse)
-    features: float = number(1.0, "weight of the distance of pooled features, relative to the dense ones", at_least=0)
-    patches: float = number(1.0, "weight of the distance of patch tokens, likewise", at_least=0)
-    logits: float = number(1.0, "weight of the KL divergence of the classes, with a head", at_least=0)
+    features: float = like(
+        recover.Weights, "features", "weight of the distance of pooled features, relative to the dense ones"
+    )
+    patches: float = like(recover.Weights, "patches", "weight of the distance of patch tokens, likewise")
+    logits: float = like(recover.Weights, "logits", "weight of the KL divergence of the classes, with a head")
     easing: float = like(recover.Settings, "easing", "share of the steps in which a plan sets in; 0: from the start")
     stages: int = like(recover.Settings, "stages", "plans on the way, each compiled")
     crop_scale: tuple[float, float] = like(recover.Settings, "crop_scale", "area of the random crops")
