@@ -12,6 +12,7 @@ from jaxprune.commands.pretrain import settings as pretraining
 from jaxprune.commands.shared import settings
 from jaxprune.commands.train_ranker import settings as ranking
 from jaxprune.config import Config
+from jaxprune.errors import quoted
 from jaxprune.train import workdir as workdirs
 
 _TIMES_ABOUT = 'of training from scratch: "steps" as fine-tuning, "equal" to the time of both phases, or "none"'
@@ -64,7 +65,7 @@ class Settings(settings.Settings):
                 value = config[phase][key]
                 if value and (key != "seed" or value != replacement):
                     remedy = f"set {prefix}seed" if key == "seed" else f"run the task {config[phase].task} alone"
-                    yield f"{prefix}{phase}.{key}={value!r} would be replaced by what the run has: {remedy}."
+                    yield f"{prefix}{phase}.{key}={quoted(value)} would be replaced by what the run has: {remedy}."
 
 
 def smoke(config: Config) -> Config:
