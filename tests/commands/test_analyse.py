@@ -221,6 +221,13 @@ def test_a_plan_that_a_network_cannot_follow_is_left_out_by_name():
         members(opened, planned[:1], left_out={})
 
 
+def test_classes_in_another_order_are_refused(tmp_path):
+    model = models.create("vit", **SIZES, num_classes=10, rngs=nnx.Rngs(1))
+    save_model(model, tmp_path / "model.safetensors", class_names=Scenes.class_names[::-1])
+    with pytest.raises(UserError, match="in another order"):
+        run(tmp_path / "run", run=str(tmp_path / "model.safetensors"), plans=("topk",))
+
+
 @pytest.mark.slow
 def test_killed_and_started_again_it_ends_with_the_same_tables(saved, tmp_path):
     settings = {"run": saved["dense"], "data.source": "scenes", "data.num_eval": 24, "num_images": 12, "together": 1}

@@ -1,5 +1,6 @@
 """`recover`: contestants are healed once each, compared on other images, and their files load everywhere."""
 
+import csv
 import dataclasses
 import json
 from pathlib import Path
@@ -7,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flax import nnx
+from PIL import Image
 
 from jaxprune import commands, main, models, reduction
 from jaxprune.bench.timing import OverRounds
-from jaxprune.checkpoints import load_model
+from jaxprune.checkpoints import load_card, load_model, save_model
 from jaxprune.commands.recover import page, pictures
 from jaxprune.commands.recover.page import Comparison, _finding, summary
 from jaxprune.errors import UserError
@@ -20,6 +22,7 @@ from jaxprune.report import Report
 from jaxprune.report.table import Table
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
+SIZES = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
 
 
 @pytest.mark.slow
@@ -33,6 +36,30 @@ def test_a_network_on_smaller_images_is_healed_under_its_plan(tmp_path):
     assert healed.preprocessing.sides == (16, 16) and healed.plan.text == "topk@0:keep_rate=0.5"
     # It is not a network on smaller images alone, which a plan has to beat.
     assert "smaller images (--config.rivals)" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folders", [("2019", "2020"), ("c", "b", "a"), ()])
+def test_a_healed_classifier_keeps_its_class_names_whatever_the_folders_are_called(tmp_path, folders, caplog):
+    names = ("a", "b", "c")
+    model = models.create("vit", **SIZES, num_classes=len(names), rngs=nnx.Rngs(0))
+    save_model(model, tmp_path / "model.safetensors", class_names=names)
+    for number in range(30):
+        place = tmp_path / "photos" / (folders[number % len(folders)] if folders else "")
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (16, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(place / f"{number}.png")
+    if len(folders) == 3:  # label numbers are those of sorted folders, so the network's names are in another order
+        names = folders
+        save_model(model, tmp_path / "model.safetensors", class_names=names)
+    config = main.load_config(str(CONFIGS / "recover.py:smoke"))
+    config.update(run=str(tmp_path / "model.safetensors"), rivals=(), learning_rate=1e-4, steps=1)
+    config.data.update(source="folder", path=str(tmp_path / "photos"), labels=bool(folders), held_out=0.5)
+    commands.find("recover")(config, tmp_path / "run")
+    assert load_card(tmp_path / "run" / "topk" / "healed.safetensors").class_names == names
+    with (tmp_path / "run" / "recover.csv").open() as file:
+        assert {row["accuracy"] for row in csv.DictReader(file)} == {""}
+    assert ("Labels are ignored" in caplog.text) == bool(folders)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,9 @@
 """The command `segment`: training, resuming, frozen features, tests of trained networks under plans."""
 
 import csv
+import dataclasses
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -253,6 +255,19 @@ def test_evaluate_is_the_test_of_the_run_and_visualize_draws_it(trained, tmp_pat
     assert commands.find("visualize")(made, tmp_path / "visualize") == {"images": 3}
     page = (tmp_path / "visualize/report.html").read_text()
     assert page.count("predictions, mIoU") >= 3 and "Legend" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["visualize", "tune"])
+def test_label_maps_with_the_classes_in_another_order_are_refused(trained, tmp_path, task):
+    workdir, _ = trained
+    shutil.copytree(workdir, tmp_path / "run")
+    card = checkpoints.load_card(workdir)
+    dataclasses.replace(card, class_names=card.class_names[::-1]).write(tmp_path / "run")
+    made = main.load_config(str(CONFIGS.parent / f"{task}.py"))
+    made.run = str(tmp_path / "run")
+    with pytest.raises(UserError, match="in another order"):
+        commands.find(task)(made, tmp_path / task)
 
 
 @pytest.mark.slow

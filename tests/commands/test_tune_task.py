@@ -13,7 +13,7 @@ from PIL import Image
 from jaxprune import commands, main, models, reduction, tune
 from jaxprune.bench.timing import OverRounds
 from jaxprune.checkpoints import load_card, save_model
-from jaxprune.commands.tune import page
+from jaxprune.commands.tune import page, subject
 from jaxprune.data import Scenes
 from jaxprune.errors import UserError
 from jaxprune.reduction import Plan
@@ -157,6 +157,21 @@ def test_a_bound_on_accuracy_needs_the_classes_of_the_network(tmp_path):
     settings = {"run": str(tmp_path / "c.safetensors"), "data.source": "scenes", "data.num_eval": 8}
     with pytest.raises(UserError, match=r"The data have 10 classes and .* knows 3"):
         run(tmp_path / "run", bound="accuracy", value=0.5, delta=0.5, **settings)
+
+
+def test_labels_of_another_order_are_refused_for_accuracy_and_ignored_for_agreement(tmp_path, caplog):
+    names = tuple(reversed(Scenes.class_names))
+    classifier = models.create("vit", **SIZES, num_classes=len(names), rngs=nnx.Rngs(0))
+    save_model(classifier, tmp_path / "c.safetensors", class_names=names)
+    config = main.load_config(CONFIG)
+    config.update_from_flattened_dict(
+        {"run": str(tmp_path / "c.safetensors"), "data.source": "scenes", "data.num_eval": 8, "num_images": 8}
+    )
+    assert {int(subject.open_subject(config).sample[place]["label"]) for place in range(8)} == {-1}
+    assert "Labels are ignored" in caplog.text and "in another order" in caplog.text
+    config.update(bound="accuracy", value=0.5, delta=0.5)
+    with pytest.raises(UserError, match="in another order"):
+        subject.open_subject(config)
 
 
 def test_what_is_refused_is_named(tmp_path):

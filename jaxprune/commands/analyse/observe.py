@@ -99,8 +99,10 @@ def passes(config: Config, folder: Path, members: Sequence[Member], *, patterns_
         source = inputs.source(settings, "eval")
         sample = inputs.sample(config, source)
         several = np.ndim(read_or_next(sample, 0)["label"]) > 0
-        # A classifier for other classes has no predictions here.
+        # A classifier for another number of classes has no predictions here.
         classify = not patterns_only and group[0].model.num_classes == sample.num_classes
+        if classify:
+            inputs.require_classes(sample, sample.num_classes, group[0].origin, group[0].class_names)
         images = feature_files.fingerprint(sample.names)
         observed_layers = lambda member: () if patterns_only else layers(config, member)
         keys = {

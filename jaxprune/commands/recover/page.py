@@ -40,7 +40,7 @@ class Comparison(NamedTuple):
       rates: of networks healed for several keep rates, each of these.
       kept: by network under a plan, the patches of some images that are left after each step.
       differences: images on which healed networks still differ from the dense one.
-      class_names: the names of classes, if they are known.
+      class_names: the names of the classes that the networks predict, if they are known.
       fair: the rivals that were chosen at about the FLOPs of plans.
     """
 

@@ -38,11 +38,16 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     if not isinstance(teacher, Host):
         raise UserError(f"{origin} holds a {type(teacher).__name__}, which has no tokens: give a transformer.")
     config = inputs.with_data_of(origin, teacher.preprocessing, config)
+    class_names = networks.class_names(origin, teacher)
     train, test = inputs.source(config, "train"), inputs.source(config, "eval")
-    healing = heal_all(config, workdir, teacher, train)
+    if teacher.num_classes:
+        test = inputs.with_labels_for(test, teacher.num_classes, origin, class_names)
+    healing = heal_all(config, workdir, teacher, train, class_names)
     if healing.stopped:
         return healing.stopped
-    comparison = _compared(config, teacher, healing, train, test)
+    comparison = _compared(config, teacher, healing, train, test)._replace(
+        class_names=class_names if teacher.num_classes else train.class_names
+    )
     comparison.rows.write_csv(workdir / "recover.csv", **device())
     slug = f"recover-{Path(origin).name}"
     with reporting.report_section(workdir, origin, "Healed under its plans", slug) as section:
@@ -111,7 +116,6 @@ def _compared(config: Config, teacher: Host, healing: Healing, train: Source, te
             {name: network_predictions for name, network_predictions in predictions.items() if name != DENSE},
             predictions[DENSE], by_network[DENSE].labels, lambda numbers: _pictures(config, sample, numbers),
         ),
-        class_names=train.class_names,
     )  # fmt: skip
 
 

@@ -50,21 +50,18 @@ class Healing(NamedTuple):
     stopped: dict[str, Any] | None = None
 
 
-def heal_all(
-    config: Config, workdir: Path, teacher: Any, train: Source, class_names: Sequence[str] | None = None
-) -> Healing:
+def heal_all(config: Config, workdir: Path, teacher: Any, train: Source, class_names: Sequence[str]) -> Healing:
     """Heals a network under each plan of a config, and its rivals; those that an earlier session healed are read.
 
     Args:
       train: unlabelled images.
-      class_names: of the healed files of networks with a head; by default those of the images.
+      class_names: the teacher's, for the healed files of networks with a head.
     """
     students, fair = _students(config, teacher)
     folders = {name: workdir / folder for name, folder in _folders(students).items()}
     healing = Healing(students, {}, {}, folders, fair)
-    names = train.class_names if class_names is None else tuple(class_names)
     for name, student in students.items():
-        outcome = _healed(config, teacher, student, train, folders[name], names)
+        outcome = _healed(config, teacher, student, train, folders[name], class_names)
         if outcome.get("stopped"):
             return healing._replace(stopped={"phase": name, **outcome})
         healing.results[name], healing.healed[name] = outcome, load_model(folders[name] / HEALED)

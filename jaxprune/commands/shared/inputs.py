@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from jaxprune.commands.shared import groups
 from jaxprune.config import Config
 from jaxprune.data.broken_examples import read_or_next
 from jaxprune.data.held_out import is_split_here
-from jaxprune.data.sample import Sample
+from jaxprune.data.sample import Pictures, Sample
 from jaxprune.data.transform import Transform, WithSmallerImages
 from jaxprune.errors import UserError, quoted, shortened
 from jaxprune.files import read_text
@@ -25,6 +26,8 @@ from jaxprune.nn.patch_embed import pair
 from jaxprune.open import Classifier
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.train import workdir as workdirs
+
+_log = logging.getLogger(__name__)
 
 # The settings of `config.data` that the sources take as they are.
 _OPTIONS = {
@@ -322,6 +325,18 @@ def require_classes(examples: Any, num_classes: int, origin: str | Path, class_n
                 f"The data have other classes than {origin}: {name!r} is class {number} of the data and "
                 f"{network_names.index(name)} of the network. Give the data it was trained on."
             )
+
+
+def with_labels_for(examples: Any, num_classes: int, origin: str | Path, class_names: Sequence[str]) -> Any:
+    """Returns examples, without their labels where `require_classes` refuses these; a line of the log says why."""
+    if not examples.num_classes:
+        return examples
+    try:
+        require_classes(examples, num_classes, origin, class_names)
+    except UserError as error:
+        _log.warning("Labels are ignored, so there is no accuracy. %s", error)
+        return Pictures(examples)
+    return examples
 
 
 def require_two_classes(train: Any, held_out: Any) -> None:

@@ -40,7 +40,7 @@ def open_networks(config: Config) -> list[NamedNetwork]:
             raise UserError(
                 f"{origin} holds a {type(model).__name__}, which has no tokens to reduce: give a transformer."
             )
-        opened.append(NamedNetwork(label, model, str(origin)))
+        opened.append(NamedNetwork(label, model, str(origin), networks.class_names(str(origin), model)))
     return opened
 
 

@@ -65,8 +65,11 @@ def _of_images(config: Config) -> Subject:
     origin = str(networks.origin(config))
     config = inputs.with_data_of(origin, model.preprocessing, config)
     source = inputs.source(config, "eval")
-    if bound_of(config).counts == "accuracy" and model.num_classes:
-        inputs.require_classes(source, model.num_classes, origin)
+    if model.num_classes:
+        classes = model.num_classes, origin, networks.class_names(origin, model)
+        if bound_of(config).counts == "accuracy":
+            inputs.require_classes(source, *classes)
+        source = inputs.with_labels_for(source, *classes)
     sample = inputs.sample(config, source)
     show = lambda numbers, record=None: _batches(config, sample, numbers, record)
     smaller = open_network(parse(config.smaller)) if config.smaller else None
@@ -95,7 +98,7 @@ def _of_pixels(config: Config) -> Subject:
         model, names = trained(settings)
         settings = with_recorded(settings, model)
         source, has_maps = segment_inputs.source(settings, "eval"), True
-        inputs.require_classes(source, len(names), run)
+        inputs.require_classes(source, len(names), run, names)
     sample = inputs.sample(config, source)
     images = PixelImages(
         sample,

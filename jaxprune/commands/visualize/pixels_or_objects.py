@@ -28,7 +28,7 @@ def pixels(config: Config, workdir: Path) -> dict[str, Any]:
     network, names = trained_segmenter(settings)
     settings = with_maps(settings, network)
     source = segment_inputs.source(settings, "eval")
-    inputs.require_classes(source, len(names), config.run)
+    inputs.require_classes(source, len(names), config.run, names)
     sample = Sample(source, min(config.num_images, len(source)))
     arrays = dense_networks.arrays({_MODEL: network})
     outcome = segmented(settings, arrays, sample, inputs.mesh(settings), len(sample))[_MODEL]
