@@ -36,7 +36,7 @@ class CocoObjects(ObjectFiles):
         if not directory.is_dir():
             raise UserError(f"The folder of images {str(root)!r} does not exist.")
         content = _read(Path(annotations).expanduser())
-        categories = sorted(_entries(content, "categories", ("id", "name"), annotations), key=_order)
+        categories = sorted(_entries(content, "categories", ("id", "name"), annotations), key=lambda entry: entry["id"])
         images = _entries(content, "images", ("id", "file_name"), annotations)
         self.category_ids = [entry["id"] for entry in categories]
         labels = {number: label for label, number in enumerate(self.category_ids)}
@@ -88,12 +88,12 @@ def _entries(content: Mapping[str, Any], name: str, keys: tuple[str, ...], sourc
         for key in keys:
             if not isinstance(entry[key], (int, str)) or isinstance(entry[key], bool):
                 raise UserError(f"{source}: {key} of entry {place} of {name!r} is neither a number nor a text.")
+        if isinstance(entry.get("id", 0), str):  # average precision counts by numbers
+            raise UserError(
+                f"{source}: the id {quoted(entry['id'])} of entry {place} of {name!r} is a text: number the {name}, as "
+                "COCO does, and use the numbers in the annotations."
+            )
     return entries
-
-
-def _order(entry: Mapping[str, Any]) -> tuple[bool, Any]:
-    """Categories by their ids: numbers first, then texts."""
-    return isinstance(entry["id"], str), entry["id"]
 
 
 def _size(entry: Mapping[str, Any]) -> tuple[int, int] | None:

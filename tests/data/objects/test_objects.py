@@ -67,6 +67,10 @@ HOSTILE = {
     "a list": ([], "holds no mapping"),
     "no images": (content(images=None), "no list 'images'"),
     "an image without a file": (content(images=[{"id": 7}]), "lacks id or file_name"),
+    "an id of text": (
+        content(categories=[{"id": "1", "name": "dog"}]),
+        "id '1' of entry 0 of 'categories' is a text",
+    ),
     "a path outside": (content(images=[{"id": 7, "file_name": "../x.png"}]), "not inside"),
     "twice": (content(images=content()["images"] * 2), "several images or categories of one id"),
     "nan": (change(bbox=[float("nan"), 1, 2, 2]), "not all finite"),
@@ -86,7 +90,7 @@ HOSTILE = {
     "cut runs": (change(segmentation={"size": [6, 8], "counts": "o"}), "end too early"),
     "no image": (change(image_id=99), "no image 99"),
     "no category": (change(category_id=99), "no category 99"),
-    "a long id": (change(id="x" * 9999, bbox=None), "9,999 characters.* in .*instances.json cannot be read"),
+    "a long id": (change(id="x" * 9999), "instances.json: the id .*9,999 characters.* is a text"),
     "a long image id": (change(image_id="x" * 9999), "no image 'x*…' .9,999 characters"),
     "a long category id": (change(category_id="x" * 9999), "no category 'x*…' .9,999 characters"),
     "a long path outside": (
