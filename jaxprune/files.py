@@ -39,13 +39,13 @@ _READ_REMEDIES = {
 
 
 def as_path(path: Any) -> Path:
-    """Returns a path as a `Path`, as it is: `~` is not expanded.
+    """Returns a path as a `Path`, in which a `~` at the beginning is the home directory.
 
     Raises:
       UserError: it is not a path, or has a part that no file system allows.
     """
     try:
-        text = os.fsdecode(path)
+        text = os.path.expanduser(os.fsdecode(path))
         text.encode(errors="surrogateescape")
     except (TypeError, UnicodeError):
         raise UserError(f"{quoted(path)} is not a path: give a text, or a pathlib.Path.") from None

@@ -30,6 +30,7 @@ from jaxprune.command_line import checked, default_workdir, flag_of, value_of
 from jaxprune.config import Config
 from jaxprune.config_files import load_config
 from jaxprune.errors import UserError, fail, quoted
+from jaxprune.files import as_path
 from jaxprune.help_texts import HELP, HELP_ALL, config_help, help_text
 
 __all__ = ["load_config", "main", "run"]
@@ -62,7 +63,10 @@ def main(argv: list[str]) -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax reports every file it touches
     tensorstore_threads.pass_over()
     config = _CONFIG.value
-    workdir = Path(_WORKDIR.value or config.workdir or default_workdir(value_of(sys.argv, "config") or ""))
+    try:
+        workdir = as_path(_WORKDIR.value or config.workdir or default_workdir(value_of(sys.argv, "config") or ""))
+    except UserError as error:
+        fail(error)
     if _COMPILE_FOR.value:
         _compile_for(_COMPILE_FOR.value, config, workdir, _PRICE.value)
         return

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,11 @@ time.sleep(600)
 
 def run(code, *arguments, **options):
     return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], **options)
+
+
+def test_a_tilde_is_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert files.as_path("~/runs/a") == tmp_path / "runs" / "a" and files.as_path("a~/~b") == Path("a~/~b")
 
 
 def test_a_second_writer_waits_until_the_first_is_done(tmp_path, monkeypatch):

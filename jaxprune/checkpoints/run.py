@@ -174,14 +174,14 @@ def load_card(path: str | os.PathLike) -> Card:
 
 def is_ours(path: str | os.PathLike) -> bool:
     """Returns whether a path is a run directory or a file of `save_model`, as opposed to a published file."""
-    path = Path(path)
+    path = as_path(path)
     directory = path.is_dir() and ((path / CARD).is_file() or not holds_weights(path))
     return directory or carries_card(path)
 
 
 def carries_card(path: str | os.PathLike) -> bool:
     """Returns whether a file is one that `save_model` wrote."""
-    path = Path(path)
+    path = as_path(path)
     return path.is_file() and path.suffix == ".safetensors" and _metadata(path) is not None
 
 

@@ -113,7 +113,7 @@ def writable(path: str | os.PathLike) -> Path:
     Raises:
       UserError: it does not exist.
     """
-    path = as_path(path).expanduser()
+    path = as_path(path)
     if not path.parent.is_dir():
         raise UserError(f"There is no directory {path.parent} to write {path.name} to: create it.")
     if path.is_dir():

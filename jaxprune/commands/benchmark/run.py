@@ -22,7 +22,7 @@ from jaxprune.dense.parts.base import DenseNetwork
 from jaxprune.evaluate.collectors import plans
 from jaxprune.evaluate.contestants import Contestant, contestant, contestants, on_smaller_images, random_images
 from jaxprune.evaluate.segmentation.exits import gflops_on
-from jaxprune.files import make_directory
+from jaxprune.files import as_path, make_directory
 from jaxprune.nn.host import Host
 from jaxprune.open import Classifier
 from jaxprune.reduction import Plan, standalone
@@ -140,7 +140,7 @@ def _plans(config: Config, model: Any) -> dict[str, Plan]:
 
 def _by_exits(config: Config, candidates: dict[str, Contestant]) -> dict[str, Any]:
     """How a network with exits is timed: on images of its run, if it is one, with GFLOPs by the tokens that go on."""
-    of_run = config.run and Path(config.run).is_dir() and not (config.img_size or config.data.source)
+    of_run = config.run and as_path(config.run).is_dir() and not (config.img_size or config.data.source)
     images = segment.timed_images(config) if of_run else random_images
     batch = {name: images(candidate.model, config.batch_size) for name, candidate in candidates.items()}
     return {

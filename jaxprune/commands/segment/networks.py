@@ -10,6 +10,7 @@ from jaxprune.commands.shared import dense_networks, inputs
 from jaxprune.config import Config
 from jaxprune.dense import Segmenter
 from jaxprune.evaluate.segmentation.at_test import WHOLE, TestTime
+from jaxprune.files import as_path
 from jaxprune.nn.patch_embed import pair
 
 
@@ -37,7 +38,7 @@ def with_recorded(config: Config, network: Segmenter) -> Config:
 def time_of_run(run: str | Path, network: Any) -> TestTime:
     """How the run of a network tests it; whole images where there is no run directory."""
     size = network.preprocessing.img_size
-    if not Path(run).is_dir():
+    if not as_path(run).is_dir():
         return TestTime(size, WHOLE)
     recorded = inputs.recorded_config(run, group="test")
     return test_time(ConfigDict({name: recorded[name] for name in ("data", "test")})).at(size)

@@ -21,6 +21,7 @@ from jaxprune.config import Config
 from jaxprune.dense import ExitSegmenter
 from jaxprune.errors import UserError
 from jaxprune.evaluate.contestants import contestant, contestants, gflops, on_smaller_images, random_images
+from jaxprune.files import as_path
 from jaxprune.nn.params import Split, split
 from jaxprune.reduction import DENSE
 
@@ -128,7 +129,7 @@ def with_recorded(config: Config, origin: str, network: Any, img_size: int | tup
     record = network.preprocessing
     values: dict[str, Any] = config.to_dict()
     if not config.data.source:
-        if not Path(origin).is_dir():
+        if not as_path(origin).is_dir():
             raise UserError(f"{origin} has no data set: give {remedy}.")
         recorded = inputs.recorded_config(origin, group="data")
         values |= {"data": {**values["data"], **recorded["data"]}, "seed": recorded["seed"]}
@@ -152,7 +153,7 @@ def test_of_run(defaults: Config, config: Config, key: str) -> Config:
             f"{config.run} is tested as its run did, on the images of that: leave --config.data.source and "
             f"--config.img_size out, or use the command {defaults.task} with --config.{key}={config.run}."
         )
-    recorded = inputs.recorded_config(config.run) if Path(config.run).is_dir() else {}
+    recorded = inputs.recorded_config(config.run) if as_path(config.run).is_dir() else {}
     values: dict[str, Any] = {**defaults.to_dict(), key: str(config.run)}
     of_run = ("batch_size", "test", "test_batch")
     overrides = ("plans", "keep_rate", "reduction_loc", "scorer", "smaller_images", "seed", "mesh")

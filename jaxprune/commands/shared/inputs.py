@@ -20,7 +20,7 @@ from jaxprune.data.held_out import is_split_here
 from jaxprune.data.sample import Pictures, Sample
 from jaxprune.data.transform import Transform, WithSmallerImages
 from jaxprune.errors import UserError, quoted, shortened
-from jaxprune.files import read_text
+from jaxprune.files import as_path, read_text
 from jaxprune.nn.images import normalize
 from jaxprune.nn.patch_embed import pair
 from jaxprune.open import Classifier
@@ -162,7 +162,7 @@ def recorded_config(run: str | Path, *, group: str = "") -> dict[str, Any]:
     Raises:
       UserError: it is missing or damaged.
     """
-    path = Path(run) / workdirs.CONFIG
+    path = as_path(run) / workdirs.CONFIG
     try:
         recorded = json.loads(read_text(path))["config"]
         if not isinstance(recorded, dict) or (group and not isinstance(recorded[group], dict)):
@@ -177,7 +177,7 @@ def recorded_config(run: str | Path, *, group: str = "") -> dict[str, Any]:
 
 def has_images(origin: str | Path, config: Config) -> bool:
     """Whether there are images for the network from `origin`: those of its run, or of `config.data`."""
-    return bool(config.data.source) or Path(origin).is_dir()
+    return bool(config.data.source) or as_path(origin).is_dir()
 
 
 def no_images(origin: str | Path, config: Config) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from flax import nnx
@@ -14,6 +13,7 @@ from jaxprune.checkpoints.run import is_ours
 from jaxprune.config import Config
 from jaxprune.errors import UserError, quoted
 from jaxprune.evaluate.contestants import Contestant, contestant
+from jaxprune.files import as_path
 from jaxprune.models.class_names import imagenet1k
 from jaxprune.nn.around_host import host_of
 from jaxprune.nn.params import copied
@@ -224,9 +224,9 @@ def under_plan(config: Config, model: Any) -> Any:
 def _read(text: str) -> str:
     if not isinstance(text, str):
         raise UserError(f"{quoted(text)} is not a plan: write a text such as 'topk:keep_rate=0.7'.")
-    path = Path(text)
-    if path.suffix != ".txt":
+    if not text.endswith(".txt"):
         return text
+    path = as_path(text)
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,7 +1,6 @@
 """What is tuned: the network of a config, what it is tuned on, and the networks that stand beside its plans."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from jaxprune.config import Config
 from jaxprune.data.sample import Picked, Sample
 from jaxprune.errors import UserError
 from jaxprune.evaluate import Batch
+from jaxprune.files import as_path
 from jaxprune.open import open_network, parse
 from jaxprune.preprocessing import Preprocessing
 from jaxprune.tune import PixelImages
@@ -131,7 +131,7 @@ def _require_of_pixels(config: Config) -> None:
             f"Lost accuracy needs label maps, which --config.data.source={config.data.source} does not give to tune: "
             "leave it out for the images of the run, or bound agreement."
         )
-    if not config.data.source and not Path(run).is_dir():
+    if not config.data.source and not as_path(run).is_dir():
         raise UserError(inputs.no_images(run, config))
 
 
