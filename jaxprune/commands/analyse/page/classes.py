@@ -21,7 +21,7 @@ _CONFUSIONS = 5  # of a plan, in each direction
 
 
 def losses(section: Section, analysis: Analysis, rows: Rows) -> None:
-    """Adds some of the images that each plan loses, and the classes with the largest loss.
+    """Adds some of the images that each plan loses, and the classes with the largest loss of each network.
 
     Args:
       analysis: one with an outcome.
@@ -31,12 +31,16 @@ def losses(section: Section, analysis: Analysis, rows: Rows) -> None:
     if isinstance(outcome, MemberPredictions):
         _pictures(section, analysis, outcome)
     values = ("network", "class", "images", "accuracy, dense", "AP, dense")
-    if plans := [name for name in rows[0] if name not in values]:
+    for (network,), of_network in grouped(rows, ("network",)).items():
+        plans = [name for name in of_network[0] if name not in values]
+        if not plans:
+            continue
         columns = plans[:: -(-len(plans) // PLANS_SHOWN)]
         add_table(
             section,
-            [{name: row[name] for name in row if name in (*values, *columns)} for row in rows[:CLASSES_SHOWN]],
-            f"The {min(CLASSES_SHOWN, len(rows))} of {len(rows)} classes with the largest loss over all plans: "
+            [{name: row[name] for name in row if name in (*values, *columns)} for row in of_network[:CLASSES_SHOWN]],
+            f"{f'{network}: the' if analysis.several_networks else 'The'} {min(CLASSES_SHOWN, len(of_network))} of "
+            f"{len(of_network)} classes with the largest loss over all plans: "
             f"{'accuracy' if isinstance(outcome, MemberPredictions) else 'average precision'} of the dense network, "
             f"and its change under {'each plan' if len(columns) == len(plans) else 'some plans'}. `images` is n of the "
             "class; if it is small, one image makes a large difference. All classes and plans are in `classes.csv`, "
