@@ -46,12 +46,12 @@ class Promise:
     @property
     def slower(self) -> bool:
         """Whether the contestant is slower than the dense network in every round."""
-        return self.factor < 1 and not self.range.high >= 1
+        return OverRounds(*self.range).slower
 
     @property
     def faster(self) -> bool:
         """Whether the contestant is faster than the dense network in every round."""
-        return self.factor > 1 and not self.range.low <= 1
+        return OverRounds(*self.range).faster
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,8 +162,9 @@ def verdict(name: str, faster: Interval, ratio: float) -> str:
     """
     if name == DENSE:
         return "baseline"
-    if faster.low < 1 < faster.high:
-        return "no clear difference"
-    if faster.value < 1:
+    over_rounds = OverRounds(*faster)
+    if over_rounds.slower:
         return "slower than dense"
+    if not over_rounds.faster:
+        return "no clear difference"
     return "as promised" if ratio >= 0.9 else f"{ratio:.0%} of the promise"

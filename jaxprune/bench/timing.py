@@ -71,6 +71,16 @@ class OverRounds(NamedTuple):
         ends = (min(values), max(values)) if len(values) > 1 else (math.nan, math.nan)
         return cls(statistics.median(values), *ends)
 
+    @property
+    def slower(self) -> bool:
+        """Of a speed-up: whether it is below 1 in every round."""
+        return self.median < 1 and not self.high >= 1
+
+    @property
+    def faster(self) -> bool:
+        """Of a speed-up: whether it is above 1 in every round."""
+        return self.median > 1 and not self.low <= 1
+
     def scaled(self, factor: float) -> "OverRounds":
         """Returns the quantity times a factor."""
         return OverRounds(self.median * factor, self.low * factor, self.high * factor)

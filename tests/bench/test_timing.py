@@ -42,3 +42,20 @@ def test_speed_ups_have_the_range_of_their_rounds():
     assert speed_up(dense, fast) == (2.0, 1.5, 4.0)
     single = OverRounds.of([3.43])
     assert single.median == 3.43 and np.isnan([single.low, single.high]).all()
+
+
+def test_a_speed_up_is_one_if_it_is_in_every_round():
+    speeds = (
+        OverRounds(0.9, 0.8, 0.95),
+        OverRounds(0.9, 0.8, 1.0),
+        OverRounds(1.1, 1.0, 1.2),
+        OverRounds(1.1, 1.01, 1.2),
+    )
+    assert [(speed.slower, speed.faster) for speed in speeds] == [
+        (True, False),
+        (False, False),
+        (False, False),
+        (False, True),
+    ]
+    single = OverRounds.of([0.9])
+    assert single.slower and not single.faster

@@ -8,7 +8,7 @@ import pytest
 from written_pages import read_page
 
 from jaxprune.commands.analyse import page
-from jaxprune.commands.analyse.page import Tables, depth_maps, proxies
+from jaxprune.commands.analyse.page import Tables, classes, depth_maps, proxies
 from jaxprune.commands.analyse.page import patterns as pattern_sections
 from jaxprune.commands.analyse.tables import class_patterns, outcomes, patterns, spatial
 from jaxprune.evaluate.reduction_patterns import Patterns
@@ -279,6 +279,15 @@ def test_depths(parts):
         "Blocks that the patch at each position passes, on average over 8 images, of 4. Positions differ "
         "by 2.5 to 3.0 blocks. Patterns that do not depend on the image, such as random, are the same for every image."
     )
+
+
+def test_each_network_has_a_table_of_its_classes():
+    section, about = Report("r").section("s"), SimpleNamespace(outcome=None, several_networks=True)
+    row = lambda network, name, plan: {"network": network, "class": name, "images": 4, "AP, dense": 0.5, plan: -0.25}
+    rows = [row("vit", "ant", "topk 0.5"), row("swin", "ant", "tome 0.5"), row("swin", "bee", "tome 0.5")]
+    classes.losses(section, about, rows)
+    text = section.render()
+    assert "vit: the 1 of 1 classes" in text and "swin: the 2 of 2 classes" in text and "tome 0.5" in text
 
 
 def test_losses(parts):

@@ -136,6 +136,12 @@ def test_curves_begin_or_end_at_the_dense_network(pruned):
     assert removed == pytest.approx([0, 8 / 16, 11 / 16]) and deleted.mean(1) == pytest.approx([0.7, 0.4, 0.2])
 
 
+def test_noise_is_not_called_slower(setting, pruned, rows):
+    section = Report("r").section("s")
+    page._speed(section, page.by_scorer(rows, pruned, speeds(1.6, 0.98), setting.model, 0.5), TIMING)
+    assert "Slower than" not in section.render()
+
+
 @pytest.fixture(scope="module")
 def part(part_of, setting, pruned, rows):
     summary = page.by_scorer(rows, pruned, speeds(1.6, 0.8), setting.model, 0.5)

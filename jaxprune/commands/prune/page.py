@@ -241,7 +241,7 @@ def _accuracy(section: Section, setting: Setting, rows: Table[PrunedRow]) -> Non
 
 def _speed(section: Section, summary: Table[ScorerRow], caption: str) -> None:
     section.table(summary.only(*_COLUMNS), caption=caption)
-    slower = [row.scorer for row in summary if row.speed and row.speed.speed_up.median < 1]
+    slower = [row.scorer for row in summary if row.speed and row.speed.speed_up.slower]
     if slower:
         section.note(f"Slower than the dense network on this machine: {', '.join(slower)}.", kind="warning")
 

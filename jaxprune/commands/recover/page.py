@@ -198,7 +198,7 @@ def _finding(rows: Table[Row], value: str) -> str:
     """
     dense, *healed = rows
     measured = [row for row in healed if isinstance(getattr(row, value), Interval)]
-    faster = [row for row in measured if row.speed.median > 1 and not row.speed.low <= 1]
+    faster = [row for row in measured if row.speed.faster]
     if not faster:
         return f"No healed network is clearly faster than {DENSE}."
     best = max(faster, key=lambda row: getattr(row, value).value)
