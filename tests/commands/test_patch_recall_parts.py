@@ -1,8 +1,12 @@
 """Plots and sentences about the patches of objects that scorers keep."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 
+from jaxprune import commands
+from jaxprune.commands import patch_recall
 from jaxprune.commands.patch_recall.page import bars, curves, definition, finding, summary_text
 from jaxprune.evaluate.collectors.patch_recall import ANY, class_groups, recall_table
 
@@ -34,6 +38,19 @@ def test_chance_is_drawn_and_named():
         "The highest recall of object patches at keep rate 0.5 of the scorers is that of papr: 83.3% "
         "[50.7%, 100.0%]; chance is 50.0%"
     )
+
+
+def test_all_built_in_scenes_are_those_of_the_default(monkeypatch, tmp_path):
+    class Asked(Exception):
+        pass
+
+    def asked(source, **options):
+        raise Asked(source, options)
+
+    monkeypatch.setattr(import_module("jaxprune.commands.patch_recall.run"), "open_annotations", asked)
+    with pytest.raises(Asked) as caught:
+        commands.find("patch_recall")(patch_recall.defaults(num_images=0, scorers=("random",)), tmp_path)
+    assert caught.value.args == ("scenes", {"image_size": 224, "seed": 0})
 
 
 def test_what_is_counted_is_stated():

@@ -29,7 +29,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
         )
     options = config.annotations.to_dict()
     if config.source == "scenes":
-        options.update(num_images=config.num_images, image_size=opened.size[0], seed=config.seed)
+        options.update(image_size=opened.size[0], seed=config.seed)
+        if config.num_images:
+            options["num_images"] = config.num_images
     source = open_annotations(config.source, **options)
     area = {"min_area": config.min_area, "max_area": config.max_area}
     view = patch_recall.view(source, opened.preprocessing, opened.grid, limit=config.num_images, **area)
