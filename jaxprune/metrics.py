@@ -23,7 +23,10 @@ def average_precision(scores: Shaped[np.ndarray, "n c"], labels: Shaped[np.ndarr
 
 
 def mean_average_precision(scores: Shaped[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"]) -> float:
-    """Returns the mean of `average_precision` over the classes, in [0, 1] (papers print percent)."""
+    """Returns the mean of `average_precision` over all classes, in [0, 1] (papers print percent).
+
+    A class without positives counts as 0, as published; `measures.several_labels.mean_over_present` leaves it out.
+    """
     return float(average_precision(scores, labels).mean())
 
 

@@ -26,7 +26,7 @@ class Rankings(NamedTuple):
 
     def score(self, member: tuple[str, str]) -> float:
         """The mean average precision over the classes that occur, in [0, 1]."""
-        return float(self._of_classes(member).mean())
+        return mean_over_present(self.logits[member], self.labels)
 
     def columns(self, member: tuple[str, str], base: tuple[str, str]) -> Mapping[str, Any]:
         """The cells of a member: mAP and its change from the dense network, each with a 95 % interval (jackknife).
@@ -62,7 +62,27 @@ class Rankings(NamedTuple):
         return sorted(rows, key=lambda row: sum(row[plan] for plan in plans))
 
     def _of_classes(self, member: tuple[str, str]) -> np.ndarray:
-        return average_precision(self.logits[member], self.labels)[self.labels.any(0)]
+        return _of_present(self.logits[member], self.labels)
+
+
+def mean_over_present(scores: Float[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"]) -> float:
+    """Returns the mean average precision over the classes that occur, in [0, 1]; 0 where none does.
+
+    >>> scores, labels = np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([[1, 0], [0, 0]])
+    >>> f"{mean_over_present(scores, labels):.2f}"
+    '1.00'
+
+    Args:
+      scores: one for each image and class.
+      labels: positive = the class is present.
+    """
+    of_classes = _of_present(scores, labels)
+    return float(of_classes.mean()) if len(of_classes) else 0.0
+
+
+def _of_present(scores: Float[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"]) -> Float[np.ndarray, "p"]:
+    """The average precision of each class that occurs."""
+    return average_precision(scores, labels)[(np.asarray(labels) > 0).any(0)]
 
 
 def map_without_each(scores: Float[np.ndarray, "n c"], labels: Shaped[np.ndarray, "n c"]) -> Float[np.ndarray, "n"]:

@@ -10,7 +10,7 @@ import optax
 from jax.sharding import Mesh
 
 from jaxprune.evaluate import Averages, Batch, Call, Collector, Forward, run_over
-from jaxprune.metrics import mean_average_precision
+from jaxprune.measures.several_labels import mean_over_present
 from jaxprune.nn.images import normalize
 from jaxprune.nn.params import Split, merge
 
@@ -44,7 +44,7 @@ def single_label(logits: Call) -> Call:
 
 
 class SeveralLabels:
-    """Collects the mean average precision over the classes, in [0, 1], and the binary cross-entropy.
+    """Collects the mean average precision over the classes that occur, in [0, 1], and the binary cross-entropy.
 
     Args:
       name: of the forward function that computes logits (b, c); labels are (b, c) too.
@@ -62,7 +62,7 @@ class SeveralLabels:
         """Returns {"map", "loss"}."""
         predictions, labels = (np.concatenate(columns) for columns in zip(*self._parts, strict=True))
         loss = optax.sigmoid_binary_cross_entropy(predictions, labels).mean()
-        return {"map": mean_average_precision(predictions, labels), "loss": float(loss)}
+        return {"map": mean_over_present(predictions, labels), "loss": float(loss)}
 
 
 def measure(call: Call, arrays: Any, batches: Any, mesh: Mesh, *, several: bool = False) -> dict[str, float]:
