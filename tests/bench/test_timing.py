@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import pytest
 
 from jaxprune.bench import timing
 from jaxprune.bench.costs import promise
@@ -44,18 +45,16 @@ def test_speed_ups_have_the_range_of_their_rounds():
     assert single.median == 3.43 and np.isnan([single.low, single.high]).all()
 
 
-def test_a_speed_up_is_one_if_it_is_in_every_round():
-    speeds = (
-        OverRounds(0.9, 0.8, 0.95),
-        OverRounds(0.9, 0.8, 1.0),
-        OverRounds(1.1, 1.0, 1.2),
-        OverRounds(1.1, 1.01, 1.2),
-    )
-    assert [(speed.slower, speed.faster) for speed in speeds] == [
-        (True, False),
-        (False, False),
-        (False, False),
-        (False, True),
-    ]
-    single = OverRounds.of([0.9])
-    assert single.slower and not single.faster
+@pytest.mark.parametrize(
+    ("rounds", "slower", "faster"),
+    [
+        ((0.8, 0.9, 0.95), True, False),
+        ((0.8, 0.9, 1.0), False, False),
+        ((1.0, 1.1, 1.2), False, False),
+        ((1.01, 1.1, 1.2), False, True),
+        ((0.9,), True, False),
+    ],
+)
+def test_a_speed_up_is_one_if_it_is_in_every_round(rounds, slower, faster):
+    speed = OverRounds.of(rounds)
+    assert (speed.slower, speed.faster) == (slower, faster)

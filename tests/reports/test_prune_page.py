@@ -14,6 +14,7 @@ from jaxprune.commands.prune import page, proposals_page, sanity_page
 from jaxprune.evaluate.collectors import pruning
 from jaxprune.measures import insertion_deletion
 from jaxprune.measures.intervals import Spread
+from jaxprune.report import Report
 from jaxprune.report.table import Table
 
 PATCHES, RATES = 16, (0.5, 0.3)  # with the class token, 8 and 5 patches are kept

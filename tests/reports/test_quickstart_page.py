@@ -228,6 +228,12 @@ def test_a_plan_is_faster_only_if_it_is_in_every_round():
     assert best(0.9) == {} and best(1.1)["speed_up_pruned"] == 1.3
 
 
+@pytest.mark.parametrize("name", ["random@1:keep_rate=0.5", "img_size=112"])
+def test_the_summary_names_no_baseline(name):
+    rows = Table([row("dense", 4.0, 1.0, 0.6), row(name, 2.0, 1.8, 0.59)])
+    assert quickstart._best(benchmark.Measured("vit", rows, None, ())) == {}
+
+
 @pytest.mark.slow
 def test_the_summary_names_the_most_accurate_plan_that_is_faster(tmp_path, monkeypatch):
     for phase in SUMMARIES:

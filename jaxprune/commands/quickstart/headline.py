@@ -26,18 +26,18 @@ def random_beside(name: str) -> str:
     return f"{RANDOM}@{block[1] if block else 0}:keep_rate={rate[1] if rate else ''}"
 
 
+def faster_plans(rows: Iterable[BenchmarkRow]) -> list[BenchmarkRow]:
+    """The plans that are faster than the dense network in every round, without Random and smaller images."""
+    baselines = lambda name: name == DENSE or name.startswith(RANDOM) or is_rival(name)
+    return [row for row in rows if row.result and row.cost.promise.faster and not baselines(row.cost.plan)]
+
+
 def headline(rows: Iterable[BenchmarkRow], speed_up: float) -> BenchmarkRow | None:
     """The most accurate plan that is at least `speed_up` times as fast as the dense network in every round.
 
-    Random and smaller images are not candidates. Where no plan is as fast, it is the most accurate of those that are
-    faster at all; None if there are none.
+    Where no plan is as fast, it is the most accurate of `faster_plans`; None if there are none.
     """
-    faster = [
-        row
-        for row in rows
-        if row.result and row.cost.plan != DENSE and not is_rival(row.cost.plan) and row.cost.promise.faster
-    ]
-    plans = [row for row in faster if not row.cost.plan.startswith(RANDOM)]
+    plans = faster_plans(rows)
     fast = [row for row in plans if verdict(row.cost.promise.range, speed_up) == YES]
     return max(fast or plans, key=lambda row: row.result.scores.accuracy.value, default=None)
 

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from jaxprune.commands import benchmark, finetune, pretrain, train_ranker
-from jaxprune.commands.quickstart.headline import checked, expectations
+from jaxprune.commands.quickstart.headline import checked, expectations, faster_plans
 from jaxprune.commands.quickstart.page import describe, verdicts
 from jaxprune.commands.quickstart.settings import phase_config, phases
 from jaxprune.commands.quickstart.step_times import step_times
 from jaxprune.commands.shared.training import begin
 from jaxprune.config import Config
 from jaxprune.files import write_atomically
-from jaxprune.reduction import DENSE
 from jaxprune.report import findings
 from jaxprune.train import workdir as workdirs
 from jaxprune.train.writer import METRICS, read_metrics
@@ -63,11 +62,7 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
 
 def _best(pruned: benchmark.Measured) -> dict[str, Any]:
     """The plan that stands out in accuracy among those faster than the dense network, if one does; {} without any."""
-    faster = {
-        row.cost.plan: (row.result.scores.accuracy, row.cost.promise.factor)
-        for row in pruned.rows
-        if row.result and row.cost.plan != DENSE and row.cost.promise.faster
-    }
+    faster = {row.cost.plan: (row.result.scores.accuracy, row.cost.promise.factor) for row in faster_plans(pruned.rows)}
     if not faster:
         return {}
     name = findings.standing_out({plan: accuracy for plan, (accuracy, _) in faster.items()})
