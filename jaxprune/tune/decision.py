@@ -47,10 +47,15 @@ def decision(
     test = tests[best.name]
     speed = cost[DENSE].seconds / cost[best.name].seconds
     slowest, fastest = timed[best.name][0].high, timed[DENSE][0].low
-    unclear = " Its times and those of dense overlap over the rounds: it may not be faster." * (slowest >= fastest)
+    # Of a single round both are NaN.
+    unclear = "" if slowest < fastest else " The timing rounds do not show that it is faster."
+    bounded = ""
+    if bound.on_cost and bound.kind != "speedup":
+        best_cost, dense_cost = (bound.measured(cost[name], settings.batch_size) for name in (best.name, DENSE))
+        bounded = f" ({bound.kind} {best_cost}, of dense {dense_cost})"
     mixed = f" Its time is a mixture: {mixture_text(best)}." if best.members else ""
     return best, (
-        f"{abridged(best.name)} is {speed:.2f} times as fast as dense, and {confidence} its risk is at most "
+        f"{abridged(best.name)} is {speed:.2f} times as fast as dense{bounded}, and {confidence} its risk is at most "
         f"{bound.risk if bound.risk < 1 else test.limit:.3g}: {test.evidence} independent images."
         f"{mixed}{unclear}"
     ), tests  # fmt: skip

@@ -104,6 +104,15 @@ class Bound(NamedTuple):
         """The cost to minimise: memory where that is bounded, else time."""
         return cost.megabytes if self.kind == "memory" else cost.seconds
 
+    def measured(self, cost: Cost, batch_size: int) -> str:
+        """A cost in the units of a bound on it.
+
+        >>> Bound("latency", 20.0).measured(Cost(0.0123, 40.0), 8), Bound("memory", 60.0).measured(Cost(0.0123, 40.0), 8)
+        ('12.3 ms', '40 MiB')
+        """
+        values = {"latency": 1000 * cost.seconds, "throughput": batch_size / cost.seconds, "memory": cost.megabytes}
+        return f"{values[self.kind]:.3g} {COSTS[self.kind]}"
+
     def __str__(self) -> str:
         if self.on_cost:
             most = "at least" if self.kind in ("throughput", "speedup") else "at most"

@@ -179,12 +179,12 @@ def test_the_csv_file_names_the_device(tmp_path):
     assert rows[3][:4] == [CHEAP, "yes", "yes", "25.0"] and rows[3][-2:] == ["cpu", "0.8.0"]
 
 
-def choice(errors, bound, seconds=(0.03, 0.025, 0.016)):
+def choice(errors, bound, seconds=(0.03, 0.025, 0.016), times=timed):
     """The reason for a choice between three plans, the safest first, that make so many errors in 100 images."""
     names = (SAFE, CHEAP, CHEAPEST)
     counts = dict(zip(names, errors, strict=True))
     counting = SimpleNamespace(test=lambda plan, bound, delta: of_errors(counts[plan.name], 100, bound.risk, delta))
-    taken = {"dense": timed(0.04), **{name: timed(median) for name, median in zip(names, seconds, strict=True)}}
+    taken = {"dense": times(0.04), **{name: times(median) for name, median in zip(names, seconds, strict=True)}}
     plans = [SimpleNamespace(name=name, members=()) for name in names]
     best, why, tests = decision(plans, taken, counting, bound, Settings(batch_size=8, delta=0.1))
     return best and best.name, why, list(tests)
@@ -205,15 +205,18 @@ def test_why_a_plan_is_chosen_in_words():
         [SAFE],
     )
     assert choice((1, 5, 9), agreement, (0.039, 0.038, 0.016))[1].endswith(
-        "independent images. Its times and those of dense overlap over the rounds: it may not be faster."
+        "independent images. The timing rounds do not show that it is faster."
     )
+    single = lambda seconds: (OverRounds.of([seconds]), 1000 * seconds)
+    why = choice((1, 5, 9), Bound("memory", 26.0), times=single)[1]
+    assert "(memory 25 MiB, of dense 40 MiB)" in why and why.endswith("do not show that it is faster.")
     slower = "Nothing beats dense: no plan found is cheaper on this device."
     assert choice((0, 0, 0), agreement, (0.05, 0.05, 0.04)) == (None, slower, [])
     # A bound on cost takes the safest plan within it, whatever the cheaper ones do.
     assert choice((1, 5, 9), Bound("latency", 26.0)) == (
         CHEAP,
-        f"{CHEAP} is 1.60 times as fast as dense, and with confidence 0.9 its risk is at most 0.0908: 5 errors in 100 "
-        "independent images.",
+        f"{CHEAP} is 1.60 times as fast as dense (latency 25 ms, of dense 40 ms), and with confidence 0.9 its risk is "
+        "at most 0.0908: 5 errors in 100 independent images.",
         [CHEAP],
     )
     itself = "The dense network itself satisfies the bound: throughput at least 150 images/s."
