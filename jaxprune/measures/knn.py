@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.errors import UserError
 
@@ -61,10 +61,7 @@ def knn_classes_of_others(
     Raises:
       UserError: there is a single image, or k is below 1.
     """
-    if len(features) < 2 or k < 1:
-        raise UserError(
-            f"{k} nearest of {len(features) - 1} other images cannot vote: give 2 images, and k of 1 or more."
-        )
+    require_others(len(features), k)
     images = np.arange(len(queries))
     k = min(k, len(features) - 1)
     return _classes(features, labels, queries, k=k, temperature=temperature, batch_size=1024, images=images)
@@ -80,6 +77,24 @@ def nearest(features: Float[np.ndarray, "n d"], queries: Float[np.ndarray, "m d"
     # In batches: all cosines between 10,000 images take 400 MB.
     parts = (queries[start : start + 1024] for start in range(0, max(len(queries), 1), 1024))
     return np.concatenate([np.asarray(_nearest(bank, jnp.asarray(part, jnp.float32), k)) for part in parts])
+
+
+def require_others(count: int, k: int) -> None:
+    """Refuses a number of images among which an image has no other, or none are searched for.
+
+    Raises:
+      UserError: see above.
+    """
+    if count < 2 or k < 1:
+        raise UserError(
+            f"{k} nearest of {max(count - 1, 0)} other images cannot be found: give 2 images, and k of 1 or more."
+        )
+
+
+def left_out(nearest: Int[Array, "m k"], images: Int[Array, "m"]) -> Bool[Array, "m k"]:
+    """Which of the nearest k + 1 images does not count: the query's own one, or else the last."""
+    of_query = nearest == images[:, None]
+    return of_query.at[:, -1].set(of_query[:, -1] | ~of_query.any(1))
 
 
 @functools.partial(jax.jit, static_argnames="k")
@@ -112,10 +127,7 @@ def _classes(
 def _vote(bank, classes, queries, images, *, temperature, k: int, num_classes: int):
     cosine, nearest = jax.lax.top_k(length_one(queries) @ bank.T, k if images is None else k + 1)
     if images is not None:
-        # One of the nearest k + 1 may be the query's own image; otherwise the last of them has no vote.
-        of_query = nearest == images[:, None]
-        of_query = of_query.at[:, -1].set(of_query[:, -1] | ~of_query.any(1))
-        cosine = jnp.where(of_query, -jnp.inf, cosine)
+        cosine = jnp.where(left_out(nearest, images), -jnp.inf, cosine)
     # Scaled to a largest weight of 1 against overflow; a common factor does not change the winner.
     weights = jnp.exp((cosine - cosine.max(1, keepdims=True)) / temperature)
     votes = jax.nn.one_hot(classes[nearest], num_classes) * weights[:, :, None]

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxprune.errors import UserError
-from jaxprune.measures.knn import length_one, nearest
+from jaxprune.measures.knn import left_out, length_one, nearest, require_others
 
 
 class Retrieved(NamedTuple):
@@ -50,8 +50,10 @@ def retrieved(
       in_gallery: whether the queries are the first images of the gallery, in which case none retrieves itself.
 
     Raises:
-      UserError: the gallery is empty, or k is below 1.
+      UserError: the gallery is empty, or a query's only image, or k is below 1.
     """
+    if in_gallery:
+        require_others(len(gallery), k)
     if not len(gallery) or k < 1:
         raise UserError(f"{k} nearest of {len(gallery)} images cannot be retrieved: give images, and k of 1 or more.")
     search = _nearest_others if in_gallery else nearest
@@ -73,6 +75,5 @@ def _nearest_others(
 ) -> Int[np.ndarray, "n k"]:
     """The rows of the k nearest features of a gallery whose first rows are the queries, without the query itself."""
     nearest_rows = nearest(gallery, queries, k=k + 1)
-    itself = nearest_rows == np.arange(len(nearest_rows))[:, None]
-    itself[:, -1] |= ~itself.any(1)
+    itself = np.asarray(left_out(jnp.asarray(nearest_rows), jnp.arange(len(nearest_rows))))
     return nearest_rows[~itself].reshape(len(nearest_rows), -1)

@@ -42,6 +42,11 @@ def test_nothing_to_retrieve_is_refused(images, k):
         retrieved(GALLERY[:images], towards(0), {"plan": towards(0)}, k=k)
 
 
+def test_the_only_image_of_a_gallery_has_no_nearest_other():
+    with pytest.raises(UserError, match="5 nearest of 0 other images cannot be found: give 2 images"):
+        retrieved(GALLERY[:1], GALLERY[:1], {"plan": towards(0)}, in_gallery=True)
+
+
 def test_an_image_of_the_gallery_does_not_find_itself():
     # The nearest other of 0 degrees is 20; the plan sees the image at 79 degrees, then at 2.
     first = retrieved(GALLERY, GALLERY[:1], {"plan": towards(79)}, k=1, in_gallery=True)["plan"]
