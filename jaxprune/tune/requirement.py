@@ -107,7 +107,8 @@ class Bound(NamedTuple):
     def measured(self, cost: Cost, batch_size: int) -> str:
         """A cost in the units of a bound on it.
 
-        >>> Bound("latency", 20.0).measured(Cost(0.0123, 40.0), 8), Bound("memory", 60.0).measured(Cost(0.0123, 40.0), 8)
+        >>> cost = Cost(seconds=0.0123, megabytes=40.0)
+        >>> Bound("latency", 20.0).measured(cost, 8), Bound("memory", 60.0).measured(cost, 8)
         ('12.3 ms', '40 MiB')
         """
         values = {"latency": 1000 * cost.seconds, "throughput": batch_size / cost.seconds, "memory": cost.megabytes}

@@ -21,16 +21,29 @@ Show = Callable[..., Iterable[Batch]]
 def shown_images(
     model: Any, images: np.ndarray | Show | PixelImages, labels: np.ndarray | None, num_images: int | None
 ) -> tuple[Show | PixelImages, int]:
-    """What shows the images of a tuning, and their number."""
-    if not isinstance(model, Segmenter):
-        return (images, num_images or 0) if callable(images) else (batches_of(images, labels), len(images))
-    if not callable(images):
-        images = PixelImages.of_arrays(images, labels, model)
-    if not isinstance(images, PixelImages):
+    """What shows the images of a tuning, and their number.
+
+    Raises:
+      UserError: the images are of another kind of network; or an argument is missing, or has no effect on them.
+    """
+    of_pixels = isinstance(model, Segmenter)
+    if callable(images) and isinstance(images, PixelImages) != of_pixels:
+        classified, function = (("whole images", "a function"), ("pixels", "tune.PixelImages"))[of_pixels]
         raise UserError(
-            f"A {type(model).__name__} classifies pixels: give an array of images (n, h, w, 3), or tune.PixelImages."
+            f"A {type(model).__name__} classifies {classified}: give an array of images (n, h, w, 3), or {function}."
         )
-    return images, len(images)
+    if callable(images) and labels is not None:
+        raise UserError("labels are those of an array of images, and these images come with theirs: leave labels out.")
+    if callable(images) and not of_pixels:
+        if num_images is None:
+            raise UserError("images is a function, which does not say how many there are: give num_images.")
+        return images, num_images
+    if num_images not in (None, len(images)):
+        raise UserError(f"num_images={num_images} has no effect, as there are {len(images)} images: leave it out.")
+    if of_pixels:
+        images = images if callable(images) else PixelImages.of_arrays(images, labels, model)
+        return images, len(images)
+    return batches_of(images, labels), len(images)
 
 
 def batches_of(images: np.ndarray, labels: np.ndarray | None) -> Show:

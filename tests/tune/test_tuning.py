@@ -336,6 +336,23 @@ def test_stored_results_are_of_these_images_and_labels():
     assert tuning._identity(shown.copy(), None) == identities[0] and tuning._identity(lambda numbers: [], None) == {}
 
 
+@pytest.mark.parametrize(
+    ("shown", "options", "message"),
+    [
+        (lambda numbers: [], {}, "images is a function, .*: give num_images"),
+        (lambda numbers: [], {"num_images": 40, "labels": np.zeros(40, int)}, "leave labels out"),
+        (
+            np.zeros((40, 16, 16, 3), np.uint8),
+            {"num_images": 20},
+            "num_images=20 has no effect, as there are 40 images",
+        ),
+    ],
+)
+def test_arguments_without_effect_on_the_images_are_refused(shown, options, message, classifier):
+    with pytest.raises(UserError, match=message):
+        tune(classifier, shown, bound=Bound("agreement", 0.5), settings=QUICK, **options)
+
+
 def test_too_few_images_and_other_networks_are_refused(classifier):
     with pytest.raises(UserError, match=r"too few: half of them test.*takes 45.*Give 90"):
         tune(classifier, images(), bound=Bound("agreement", 0.95), settings=QUICK)
