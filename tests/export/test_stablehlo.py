@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import export as jax_export
+from PIL import Image
 from support import quick_compile, quickly
 
 from export.networks import GROUPS, dense, of_family, reduced
 from jaxprune import dynamic, export, mim, models
+from jaxprune.commands.export.comparison import comparison_images
 from jaxprune.errors import UserError
 from jaxprune.export import as_stablehlo, verify
 from jaxprune.export.segment_programs import segment_programs
@@ -171,6 +174,13 @@ def test_half_precision_is_exported_as_float32():
     exact, half = (as_stablehlo.program(dense(depth=1, dtype=dtype), "normalized") for dtype in (None, "bfloat16"))
     spec = jax.ShapeDtypeStruct((1, 16, 16, 3), np.float32)
     assert str(jax.make_jaxpr(exact.call)(spec)) == str(jax.make_jaxpr(half.call)(spec))
+
+
+def test_files_are_compared_on_all_pictures_of_a_folder(tmp_path):
+    for number in range(3):
+        Image.new("RGB", (16, 16)).save(tmp_path / f"{number}.png")
+    config = SimpleNamespace(images=str(tmp_path), num_images=0, seed=0)
+    assert len(comparison_images(config, dense(depth=1))) == 3
 
 
 def test_bad_requests_are_refused(tmp_path):

@@ -344,7 +344,7 @@ def test_stored_results_are_of_these_images_and_labels():
         (
             np.zeros((40, 16, 16, 3), np.uint8),
             {"num_images": 20},
-            "num_images=20 has no effect, as there are 40 images",
+            "num_images=20 has no effect, as there are 40",
         ),
     ],
 )

@@ -13,5 +13,5 @@ def comparison_images(config: Config, model: Any) -> list[np.ndarray] | None:
     if not config.images:
         return None
     pictures = open_pictures(config.images, model.preprocessing, seed=config.seed)
-    count = min(len(pictures.names), config.num_images)
+    count = min(config.num_images or len(pictures.names), len(pictures.names))
     return [pictures.read(index * len(pictures.names) // count) for index in range(count)]

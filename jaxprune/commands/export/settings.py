@@ -24,9 +24,13 @@ class Settings(inspection.OnePlan, inspection.NetworkInspection):
     )
 
     formats: tuple[str, ...] = setting(("stablehlo",), 'or "onnx", or both')
-    inputs: str = choice("uint8", 'pixels from 0 to 255, as "float32"; "normalized": without normalisation', INPUTS)
+    inputs: str = choice(
+        "uint8",
+        'pixels from 0 to 255, as "float32"; "normalized": images normalised before',
+        INPUTS,
+    )
     images: str = setting("", "a folder or a picture for the comparison; empty: built-in scenes")
-    num_images: int = number(16, "number of images taken from a folder", at_least=0)
+    num_images: int = number(16, "number of images taken from a folder; 0: all", at_least=0)
     batch_size: int = number(0, "of a network that spends by image, to run its files with; 0: 32", at_least=0)
 
     missing = staticmethod(train_first.missing_network)
