@@ -138,6 +138,11 @@ def heal(
       UserError: the networks or the images do not fit each other.
     """
     _require_hosts(student, teacher)
+    if settings.keep_rates and getattr(student, "plan", None) is None:
+        raise UserError(
+            f"keep_rates={settings.keep_rates} are those of a plan, and the network to heal has none: leave them out, "
+            "or apply a plan."
+        )
     workdir, mesh = Path(workdir), mesh or parallel.mesh_from_text("data=-1")
     measure = HeldOutAgreement(student, teacher, held_out, settings, mesh)
     before = measure(split(student).params)

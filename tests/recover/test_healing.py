@@ -291,6 +291,11 @@ def test_settings_that_cannot_work_are_refused(settings, message, teacher):
         recover.recover(reduction.apply(teacher, PLAN), pictures(), teacher=teacher, **settings)
 
 
+def test_keep_rates_need_a_plan(teacher):
+    with pytest.raises(UserError, match="are those of a plan, and the network to heal has none"):
+        recover.recover(teacher, pictures(), teacher=teacher, keep_rates=(0.7, 0.5))
+
+
 @pytest.mark.parametrize("classes", [5, 6])
 def test_networks_of_other_classes_are_refused(classes, teacher):
     student = models.create("vit", **SIZES, num_classes=classes, rngs=nnx.Rngs(0))
