@@ -71,7 +71,7 @@ def search(
       dense: the cost of the dense network.
       cost: returns the cost of a plan.
       alpha: the allowed risk; 1 allows any.
-      limit: maximum number of plans.
+      limit: maximum number of plans, of which there is at least one of each method.
     """
     pools = {method: plans for method in methods if (plans := pool((method,)))}
     by_name: dict[str, Candidate] = {}

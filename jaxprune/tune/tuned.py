@@ -30,7 +30,8 @@ class Settings:
       neighbours: neighbours for networks without a classifier, see `tune.image_errors`.
       batch_size: batch size that costs are measured at.
       rounds: number of timing rounds.
-      limit: maximum number of plans to evaluate.
+      limit: maximum number of plans to evaluate; also of smaller images, of published counts, and of plans on smaller
+        images. One of each method is evaluated in any case.
       most_tested: maximum number of plans of the front that are timed and may be tested.
       exhaustive: evaluate all plans of the methods, on all estimation images.
       for_onnx: leave out methods that go row by row (`Reducer.row_by_row`), in a loop that an ONNX file unrolls.
@@ -73,7 +74,7 @@ class Row(NamedTuple):
     """A network that was evaluated.
 
     Attributes:
-      name: the plan as text, or `bench.contestants.DENSE`, or `SMALLER`.
+      name: the plan as text, or `reduction.DENSE`, or `SMALLER`.
       gflops: GFLOPs per image.
       predicted: cost predicted by the table, with the time scaled by the ratio of the dense network's time when plans
         were timed to that in the table; None for the dense network, which sets the scale, and for another one.

@@ -124,7 +124,7 @@ def tune(
     _log.info("Timing the blocks of the dense network and of %s on this device.", ", ".join(network.methods))
     table = _cost_table(network, settings, keep)
     losses = Losses(kind, network.dense, halves, keep)
-    _log.info("Estimating the risks of up to %d plans on %d images.", settings.limit, len(halves.first))
+    _log.info("Estimating the risks of up to %d plans of each kind on %d images.", settings.limit, len(halves.first))
     plans, rejected = contenders.searched(network, table, losses, show, bound, settings)
     risks = [float(losses.estimate(plan).mean()) for plan in plans]
     order = pareto_testing.front([bound.of(plan.cost) for plan in plans], risks) if plans else []

@@ -46,7 +46,9 @@ class Settings(inspection.NetworkInspection):
         tune.Settings, "neighbours", "without a classifier: nearest dense features, to retrieve one of"
     )
     rounds: int = like(tune.Settings, "rounds", "timing rounds")
-    limit: int = like(tune.Settings, "limit", "maximum number of plans to evaluate")
+    limit: int = like(
+        tune.Settings, "limit", "maximum number of plans of each kind to evaluate; one of each method at least"
+    )
     most_tested: int = like(tune.Settings, "most_tested", "maximum number of plans of the front to time and test")
     exhaustive: bool = setting(False, "True: evaluates all plans of the methods, on all images of the first half")
     for_onnx: bool = setting(False, "True if ONNX Runtime will serve it: without methods that go row by row, as atc")
