@@ -22,6 +22,7 @@ from jaxprune.dynamic.cascade import Cascade
 from jaxprune.errors import UserError, shortened
 from jaxprune.files import as_path, write_atomically
 from jaxprune.measures.training_images import TrainingImages
+from jaxprune.models.class_names import require_class_names
 from jaxprune.nn.around_host import AroundHost
 from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.preprocessing import Preprocessing
@@ -111,11 +112,7 @@ def save_model(model: Any, path: str | os.PathLike, *, class_names: Sequence[str
         `.safetensors`, or there are more or fewer names than classes.
     """
     path = as_path(path)
-    num_classes = getattr(model, "num_classes", 0)
-    if class_names and num_classes and len(class_names) != num_classes:
-        raise UserError(
-            f"{len(class_names)} class_names are given, and the network has {num_classes} classes: name all."
-        )
+    require_class_names(class_names, getattr(model, "num_classes", 0))
     if path.suffix != ".safetensors":
         raise UserError(f"{path} would not be a .safetensors: call it {path.stem}.safetensors.")
     if not path.parent.is_dir():

@@ -19,6 +19,7 @@ from jaxprune.export.exported_function import as_text, describe, program, requir
 from jaxprune.export.segment_programs import chained, segment_programs
 from jaxprune.export.verify import Verified, pixels, write_verified
 from jaxprune.files import as_path, listing, write_atomically
+from jaxprune.models.class_names import require_class_names
 
 SUFFIXES = {"stablehlo": ".stablehlo", "onnx": ".onnx"}
 INDEX = "cascade.json"
@@ -70,8 +71,7 @@ def cascade(
         raise unknown("format", format, SUFFIXES)
     if format == "onnx":
         as_onnx.require_packages()
-    if class_names and len(class_names) != model.num_classes:
-        raise UserError(f"There are {len(class_names)} class names for {model.num_classes} classes: name each class.")
+    require_class_names(class_names, model.num_classes)
     sizes, folder = buckets_of(batch_size, buckets), as_path(folder)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: give the name of a folder.")

@@ -19,6 +19,7 @@ from jaxprune.dynamic import Segmented
 from jaxprune.dynamic.parts.gated import GatedNetwork
 from jaxprune.errors import UserError, unknown
 from jaxprune.mim import Framework
+from jaxprune.models.class_names import require_class_names
 from jaxprune.nn.around_host import host_of
 from jaxprune.nn.images import normalize
 from jaxprune.nn.params import copied, variables
@@ -188,11 +189,7 @@ def describe(model: Any, exported: Program, class_names: Sequence[str], packages
     Raises:
       UserError: there are more or fewer names than classes.
     """
-    classes = getattr(model, "num_classes", None)
-    if class_names and classes is not None and len(class_names) != classes:
-        raise UserError(
-            f"There are {len(class_names)} class names for a network with {classes} classes: name each class."
-        )
+    require_class_names(class_names, getattr(model, "num_classes", 0))
     plan, pruner = getattr(model, "plan", None), getattr(model, "pruner", None)
     dtype, values = INPUTS[exported.inputs]
     return {

@@ -187,7 +187,7 @@ def test_bad_requests_are_refused(tmp_path):
     model = dense(depth=1)
     for options, message in (
         ({"inputs": "uint16"}, "Did you mean 'uint8'"),
-        ({"class_names": ("one",)}, "1 class names for a network with 3 classes"),
+        ({"class_names": ("one",)}, "1 class names for 3 classes"),
         ({"images": []}, "no images for the comparison"),
         ({"images": [np.zeros((16, 16, 3))]}, "give files, or uint8"),
         ({"platforms": ("gpu",)}, "Unknown platform 'gpu'"),

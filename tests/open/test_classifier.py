@@ -285,7 +285,7 @@ def test_a_network_of_stages_keeps_the_norm_of_its_head(name, kind, tmp_path):
 
 
 def test_names_of_another_number_of_classes_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"2 class_names are given, and the network has 3 classes: name all"):
+    with pytest.raises(UserError, match="2 class names for 3 classes: name each class"):
         checkpoints.save_model(classifier(), tmp_path / "vit.safetensors", class_names=NAMES[:2])
     assert not list(tmp_path.iterdir())
 
