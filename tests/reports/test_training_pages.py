@@ -128,7 +128,7 @@ def test_training_from_scratch_on_images_of_several_classes(workdir):
     assert part.tiles["held-out mAP"] == ("43.2%", "mean average precision over 50 images")
     assert "chance" not in part.tiles
     assert captions(part)[0].startswith("At the end, mean average precision: held-out 43.2%.")
-    assert part.notes == ["2 files could not be read and were replaced by other examples."]
+    assert part.notes == ["2 files could not be read: replaced in training, left out of tests."]
     assert part.tables[0].rows == [["file", "why"], ["a.png", "no picture"], ["b.png", "truncated"]]
 
 

@@ -78,7 +78,8 @@ def broken_files(section: Section, *sources: Any) -> None:
     """Lists the files that could not be read in the report."""
     broken = {path: why for s in sources for path, why in s.broken.items()}
     if broken:
-        section.note(f"{len(broken)} files could not be read and were replaced by other examples.", kind="warning")
+        files = "1 file" if len(broken) == 1 else f"{len(broken)} files"
+        section.note(f"{files} could not be read: replaced in training, left out of tests.", kind="warning")
         section.table([{"file": str(path), "why": str(why)} for path, why in sorted(broken.items())])
 
 
