@@ -14,9 +14,9 @@ python -m jaxprune.main --config=configs/recover.py --config.run=RUN      # of `
     --config.keep_rates="(0.7,0.5,0.35)"             one network for several rates
 
 Over the first 30 % of the steps the plan sets in, from all patches down to its own. The losses compare pooled
-features, patch tokens and classes with the dense network's. A tenth of the training images is set aside, and the
-weights whose outputs are closest to it there are kept. `report.html` and `recover.csv` compare all on held-out images:
-agreement before and after, accuracy where there are labels, and speed, measured in turns. Each contestant has a
+features, patch tokens and classes with the dense network's. A tenth of the training images, at most 512, is set aside,
+and the weights whose outputs are closest to it there are kept. `report.html` and `recover.csv` compare all on held-out
+images: agreement before and after, accuracy where there are labels, and speed, measured in turns. Each contestant has a
 folder; its `healed.safetensors` is the network with its plan, for `--config.run` of every command and for
 `jaxprune.checkpoints.load_model`. The same command goes on after an interruption.
 """

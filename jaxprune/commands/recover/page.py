@@ -139,7 +139,7 @@ def _learned(length: str) -> str:
     return (
         f"Each contestant learned for {length} to give the dense network's outputs "
         "on unlabelled images. Its weights are those of the best evaluation on a held-out tenth of the training "
-        "images, the first of which was before the first step."
+        "images, at most 512, the first of which was before the first step."
     )
 
 
@@ -172,7 +172,7 @@ def _agreement_curves(section: Section, folders: Mapping[str, Path], results: Ma
         if curves:
             plot = plots.line_plot(curves, xlabel="step", ylabel=measure)
             subject = {"agreement": "predictions", "cosine": "features"}[measure]
-            section.figure(plot, f"Agreement of the {subject} with the dense network's, on the held-out tenth.")
+            section.figure(plot, f"Agreement of the {subject} with the dense network's, on the held-out images.")
 
 
 def _classes(difference: Difference, class_names: Sequence[str]) -> str:
