@@ -32,7 +32,7 @@ def searched(
     Among the former are healed networks, and the plan that the network was trained with.
 
     Args:
-      show: see `tuning.tune`.
+      show: what `shown_images.shown_images` returned.
     """
     methods = [method for method in table.methods() if method in network.methods]
     trained = [own_weights(name, fast, network.dense, table) for name, fast in network.trained.items()]

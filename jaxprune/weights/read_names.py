@@ -1,6 +1,6 @@
 """Recognises the source of weights by their tensor names, and renames them as in timm or in MAE's repository.
 
-Every source has a file in `spellings`; ConvNets of torchvision, Apple and pytorchvideo keep their own names. Names may
+Every source has a file in `sources`; ConvNets of torchvision, Apple and pytorchvideo keep their own names. Names may
 have the prefix of a wrapper (`module.`, `backbone.`, `encoder.`, …). `rules` converts timm's layouts.
 """
 

@@ -51,7 +51,7 @@ def describe(
     Args:
       analysis: what is described.
       tables: the rows.
-      maps: what `pattern_tables.depth_maps` returned.
+      maps: what `tables.patterns.depth_maps` returned.
       neighbours: number of neighbours that vote if there is no classifier.
       data_sets: location of each data set, if there are several.
       left_out: plans that a network cannot follow, and why.

@@ -46,7 +46,7 @@ def across_data_sets(section: Section, rows: Rows, about: Mapping[str, str]) -> 
     """Adds the similarity of a plan's maps on several data sets.
 
     Args:
-      rows: what `pattern_tables.across_data_sets` returned.
+      rows: what `tables.patterns.across_data_sets` returned.
       about: location of each data set.
     """
     section.text(" ".join(f"`{name}` is {where}." for name, where in about.items()))
