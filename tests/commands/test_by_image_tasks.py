@@ -126,6 +126,11 @@ def test_files_that_take_any_batch_refuse_a_size(tmp_path):
         run("export", tmp_path / "export", run=str(tmp_path / "model.safetensors"), batch_size=8)
 
 
+def test_a_cascade_is_exported_without_a_plan(cascade, tmp_path):
+    with pytest.raises(UserError, match=r"leave --config\.plan and --config\.img_size out"):
+        run("export", tmp_path, run=cascade, plan="tome:r=1")
+
+
 @pytest.mark.parametrize("task", ["benchmark", "evaluate"])
 @pytest.mark.parametrize("settings", [{"plans": ("tome",)}, {"img_size": 64}], ids=str)
 def test_a_cascade_takes_no_plans_and_no_other_size(task, settings, cascade, tmp_path):

@@ -21,7 +21,7 @@ def export_segments(config: Config, workdir: Path) -> dict[str, Any]:
     Raises:
       UserError: a plan, another size or other inputs are asked for, which such a network does not take.
     """
-    model, _, origin = networks.by_image(config, (config.plan,) if config.plan else ())
+    model, _, origin = networks.by_image(config, (config.plan,) if config.plan else (), "plan")
     if config.inputs != "uint8":
         raise UserError(
             f"{origin} holds a network that spends by image, whose files read pixels: leave --config.inputs out."

@@ -113,11 +113,12 @@ def spends_by_image(config: Config) -> bool:
     return bool(config.run) and is_ours(config.run) and checkpoints.load_card(config.run).family == "dynamic"
 
 
-def by_image(config: Config, plans: Sequence[str] = ()) -> Classifier:
+def by_image(config: Config, plans: Sequence[str] = (), option: str = "plans") -> Classifier:
     """Opens the network that spends by image of `config.run`.
 
     Args:
       plans: that are asked for.
+      option: of the config, which asks for them.
 
     Raises:
       UserError: plans or another image size are set, which such a network does not take.
@@ -125,7 +126,7 @@ def by_image(config: Config, plans: Sequence[str] = ()) -> Classifier:
     if plans or config.img_size:
         raise UserError(
             f"{config.run} holds a network that spends by image, which takes no plans and no other size of images: "
-            "leave --config.plans and --config.img_size out."
+            f"leave --config.{option} and --config.img_size out."
         )
     model, names = checkpoints.load_model(config.run), checkpoints.load_card(config.run).class_names
     return Classifier(model, names or tuple(map(str, range(model.num_classes))), config.run)
