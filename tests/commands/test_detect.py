@@ -182,7 +182,7 @@ def test_sources_of_a_config_have_the_same_classes_in_every_split(tmp_path):
     assert truth.content["images"][0]["width"] == 40 and truth.content["annotations"][0]["category_id"] == 3
     inputs.require_room(train, made.data)
     made.data.num_objects = 1
-    with pytest.raises(UserError, match=r"a\.jpg has an image of 2 objects.*config\.data\.num_objects=1: use 2"):
+    with pytest.raises(UserError, match=r"a\.jpg has 2 objects.*config\.data\.num_objects=1: use 2"):
         inputs.require_room(train, made.data)
     made.data.eval_split = "val"
     with pytest.raises(UserError, match=r"no list ImageSets/Main/val\.txt: choose one of test, train"):
@@ -210,7 +210,7 @@ def test_annotations_with_more_edges_than_there_are_places_are_said_before_train
     source = inputs.source(made, "train")
     inputs.require_room(source, made.data)
     made.data.num_edges = 40
-    with pytest.raises(UserError, match=r"object of 50 edges.*config\.data\.num_edges=40"):
+    with pytest.raises(UserError, match=r"object in .* has 50 edges.*config\.data\.num_edges=40"):
         inputs.require_room(source, made.data)
 
 

@@ -66,15 +66,17 @@ def require_room(examples: Any, data: Config) -> None:
     polygons = data.masks == "polygons"
     for index in range(len(examples)):
         objects = [entry for entry in examples.objects(index) if not entry.crowd]
-        needs = {"num_objects": ("image", len(objects), "objects")}
+        path = examples.path(index)
+        needs = {"num_objects": (path, len(objects), "objects")}
         if polygons and objects:
             edges = max(sum(len(polygon) // 2 for polygon in entry.polygons) for entry in objects)
             polygons_of_one = max(len(entry.polygons) for entry in objects)
-            needs |= {"num_edges": ("object", edges, "edges"), "num_polygons": ("object", polygons_of_one, "polygons")}
+            of_one = f"An object in {path}"
+            needs |= {"num_edges": (of_one, edges, "edges"), "num_polygons": (of_one, polygons_of_one, "polygons")}
         for name, (holder, count, things) in needs.items():
             if count > data[name]:
                 raise UserError(
-                    f"{examples.path(index)} has an {holder} of {count} {things}, and there is room for "
+                    f"{holder} has {count} {things}, and there is room for "
                     f"config.data.{name}={data[name]}: use {round(1.25 * count)}."
                 )
 
