@@ -252,7 +252,7 @@ def _scorer_recipe(scorer: Any) -> dict[str, Any]:
     recipe = getattr(scorer, "recipe", None)
     if not isinstance(recipe, Recipe):
         raise UserError(
-            f"The plan's scorer, a {type(scorer).__name__}, cannot be rebuilt from a file: build it by scoring.create"
+            f"The plan's scorer, a {type(scorer).__name__}, cannot be rebuilt from a file: build it by scoring.create."
         )
     arguments = recipe.as_dict()
     focus = getattr(scorer, "focus", None)

@@ -65,7 +65,7 @@ def test_the_page_lists_agreement_and_unreadable_pictures(part_of, opened, paths
         "reads a network. Images are 16 × 32 pixels: a centre crop of 87.5% of the shorter side."
     ]
     shared, unreadable = part.tables
-    assert shared.caption == "Share of its patches that centre also keeps, over all images"
+    assert shared.caption == "Share of its patches that centre also keeps, over all images."
     assert shared.rows == [
         ["scorer", "at 50%", "at 25%"],
         [FIRST, "100.0%", "100.0%"],

@@ -186,7 +186,7 @@ def describe(
         section.gallery([drawing(scored, opened, (keep_rate,)) for scored in examples], columns=1)
     keep_slider(section, examples, opened.grid, keep_rate=keep_rate)
     first = next(iter(opened.scorers))
-    section.table(shares, caption=f"Share of its patches that {first} also keeps, over all images")
+    section.table(shares, caption=f"Share of its patches that {first} also keeps, over all images.")
     if broken:
         section.note(f"Unreadable and left out: {len(broken)}.", kind="warning")
         section.table([{"file": name, "why": why} for name, why in broken.items()])

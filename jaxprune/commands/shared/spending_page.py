@@ -43,7 +43,7 @@ def describe(section: Section, model: Segmented, spent: Spent, *, rounds: int = 
             labels[name] = [row.leaving for row in group]
     section.figure(
         plots.scatter_plot(series, "GMAC an image", "accuracy", "Accuracy against cost", labels=labels, shares=True),
-        "Each exit for all images, and thresholds for budgets" + ", and the network's dial." * bool(model.dial),
+        "Each exit for all images, and thresholds for budgets" + ", and the network's dial" * bool(model.dial) + ".",
     )
     if pictures := pictures_by_exit(spent):
         section.gallery([picture for picture, _ in pictures], [caption for _, caption in pictures])
