@@ -79,7 +79,7 @@ class SAR(GatedNetwork):
     ):
         if stem not in _STEMS:
             raise unknown("stem", stem, _STEMS)
-        _require_stages(stem, layers, mask_size, beta, base_scale)
+        _require_stages(stem, layers, mask_size=mask_size, beta=beta, base_scale=base_scale)
         self.stem, self.img_size, self.num_classes, self.dtype = stem, img_size, num_classes, dtype
         self.target_rate, self.rate_weight = target_rate, rate_weight
         self.temperatures, self.annealed = tuple(temperatures), annealed
@@ -184,14 +184,14 @@ class SAR(GatedNetwork):
         return fixed + features * side**2 + features * classes, masked
 
 
-def _require_stages(stem: str, layers: tuple[int, ...], *sizes: tuple[Any, ...]) -> None:
+def _require_stages(stem: str, layers: tuple[int, ...], **sizes: tuple[Any, ...]) -> None:
     count = len(_WIDTHS[stem]) - 1
     if len(layers) != count or min(layers[:3]) < 2:
         raise UserError(
             f"layers={tuple(layers)} does not fit stem={stem!r}: give {count} numbers, at least 2 for the first three."
         )
-    for numbers in sizes:
+    for name, numbers in sizes.items():
         if len(numbers) != 3:
             raise UserError(
-                f"{tuple(numbers)} has {len(numbers)} numbers: give one for each of the 3 stages with masks."
+                f"{name}={tuple(numbers)} has {len(numbers)} numbers: give one for each of the 3 stages with masks."
             )
