@@ -51,8 +51,12 @@ _SIZES = {
 }
 TINY = {"depths": (1, 1), "dims": (8, 16), "patch_size": 4}
 _SMALL = ("atto", "femto", "pico", "nano")
-# Names whose default file in timm has another crop_pct than 0.875.
-_CROPS = {"convnext_tiny": 0.95, "convnext_small": 0.95, "convnext_nano": 0.95}
+# Tags of the default files in timm that are not prepared like most, at 224 pixels with a crop_pct of 0.875.
+_TAGS = {
+    **dict.fromkeys(("convnext_nano", "convnext_tiny", "convnext_small"), "in12k_ft_in1k"),
+    "convnext_xxlarge": "clip_laion2b_soup_ft_in1k",
+    "convnextv2_huge": "fcmae_ft_in22k_in1k_384",
+}
 
 
 def variants() -> dict[str, dict[str, Any]]:
@@ -70,12 +74,15 @@ def variants() -> dict[str, dict[str, Any]]:
 
 
 def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
-    """Returns how images are prepared for a network of this name: timm's default at 224 pixels."""
-    if name == "convnextv2_huge":
-        return Preprocessing((384, 384), crop_pct=1.0)
-    if name == "convnext_xxlarge":
-        return Preprocessing((256, 256), crop_pct=1.0, mean=PIXELS["clip"][0], std=PIXELS["clip"][1])
-    return Preprocessing((224, 224), crop_pct=_CROPS.get(name, 0.875))
+    """Returns how images are prepared for a network of this name: as for timm's file of its tag."""
+    network, _, tag = name.partition(".")
+    tag = tag or _TAGS.get(network, "")
+    clip, last = tag.startswith("clip"), tag.rpartition("_")[2]
+    side = int(last) if last.isdigit() else 384 if tag.startswith("r384") else 256 if clip else 224
+    whole = last in ("384", "512") and not tag.startswith("clip_laiona_")
+    crop_pct = 1.0 if side > 224 else 0.95 if "in12k" in tag or tag == "d1h_in1k" else 0.875
+    mean, std = PIXELS["clip" if clip else "imagenet"]
+    return Preprocessing((side, side), "none" if whole else "center", crop_pct, mean=mean, std=std)
 
 
 class ResponseNorm(nnx.Module):

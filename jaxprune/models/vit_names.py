@@ -82,8 +82,8 @@ def _variants() -> dict[str, dict[str, Any]]:
 def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
     """Returns how images are prepared for a network of this name: as for the published file of its tag."""
     size = pair(arguments.get("img_size", 224))
-    tags = _tags()
-    row = tags.get(name) or next((row for tagged, row in tags.items() if tagged.partition(".")[0] == name), None)
+    tags, network = _tags(), name.partition(".")[0]
+    row = tags.get(name) or next((row for tagged, row in tags.items() if tagged.partition(".")[0] == network), None)
     if row is not None:
         mean, std = PIXELS[row["pixels"]]
         return Preprocessing(size, row["crop"], float(row["crop_pct"]), row["interpolation"], mean, std)

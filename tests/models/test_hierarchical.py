@@ -14,7 +14,7 @@ from support import golden, nhwc, quickly, weights
 
 from jaxprune import checkpoints, flops, models, reduction, scoring
 from jaxprune.errors import UserError
-from jaxprune.models.convnext import ConvNeXtBlock
+from jaxprune.models.convnext import TINY, ConvNeXt, ConvNeXtBlock, preprocessing
 from jaxprune.nn.params import merge, split, variables
 from jaxprune.nn.run_blocks import on_grid
 from jaxprune.nn.swin_block import SwinBlock
@@ -347,3 +347,46 @@ def test_convnext_takes_images_of_any_size_and_says_when_they_are_too_small():
     assert [site.grid for site in model.sites((70, 100))][-1] == (2, 3)
     with pytest.raises(UserError, match="too small for the last map: use 32 or more"):
         model(jnp.zeros((1, 16, 64, 3)))
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "crop", "crop_pct", "std"),
+    [
+        ("convnext_tiny.in12k_ft_in1k", 224, "center", 0.95, 0.229),
+        ("convnext_tiny.fb_in1k", 224, "center", 0.875, 0.229),
+        ("convnext_nano.r384_in12k_ft_in1k", 384, "center", 1.0, 0.229),
+        ("convnext_base.fb_in22k_ft_in1k_384", 384, "none", 1.0, 0.229),
+        ("convnext_base.clip_laiona_augreg_ft_in1k_384", 384, "center", 1.0, 0.26862954),
+        ("convnext_base.clip_laiona_320", 320, "center", 1.0, 0.26862954),
+        ("convnext_xxlarge.clip_laion2b_soup_ft_in1k", 256, "center", 1.0, 0.26862954),
+        ("convnextv2_huge.fcmae_ft_in22k_in1k_384", 384, "none", 1.0, 0.229),
+        ("convnextv2_huge.fcmae_ft_in22k_in1k_512", 512, "none", 1.0, 0.229),
+        ("convnextv2_huge.fcmae", 224, "center", 0.875, 0.229),
+    ],
+)
+def test_images_of_a_convnext_are_prepared_as_for_timms_file(name, side, crop, crop_pct, std):
+    prepared = models.create(name, **TINY, rngs=nnx.Rngs(0)).preprocessing
+    assert (prepared.img_size, prepared.crop, prepared.crop_pct, prepared.std[0]) == ((side, side), crop, crop_pct, std)
+
+
+@pytest.mark.parametrize(
+    "tagged",
+    [
+        "convnext_small.in12k_ft_in1k",
+        "convnext_xxlarge.clip_laion2b_soup_ft_in1k",
+        "convnextv2_huge.fcmae_ft_in22k_in1k_384",
+    ],
+)
+def test_the_default_of_a_convnext_is_one_of_timms_files(tagged):
+    prepared = [preprocessing(name, {}) for name in (tagged, tagged.partition(".")[0])]
+    assert prepared[0] == prepared[1]
+
+
+def test_a_tag_changes_no_preprocessing_where_a_module_has_none():
+    of_tags = lambda module: module.NETWORK is ConvNeXt or not hasattr(module, "preprocessing")
+    for module in models._modules():
+        variants = {} if of_tags(module) else module.variants()
+        tagged = {name.partition(".")[0] for name in variants if "." in name}
+        for name, arguments in variants.items():
+            if name.partition(".")[0] not in tagged:
+                assert module.preprocessing(f"{name}.in1k", arguments) == module.preprocessing(name, arguments), name
