@@ -18,7 +18,7 @@ def variants() -> dict[str, dict[str, Any]]:
     common = {**clips, "style": "vjepa2", "pos_embed": "none", "qkv_bias": True, "fc_norm": False}
     sized = [*((size, 256) for size in SIZES), ("vitg", 384)]
     named = {f"vjepa2_{size}_fpc64_{side}": {**SIZES[size], **common, "img_size": side} for size, side in sized}
-    return {"vjepa2": common, **named}
+    return {"vjepa2": {**common, "img_size": 256}, **named}
 
 
 def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:

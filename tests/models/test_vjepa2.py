@@ -32,6 +32,12 @@ def pooled(model):
     return quickly(model, lambda model, clips: model(clips)[0])(CLIPS)
 
 
+def test_without_a_size_it_reads_clips_of_its_preprocessing():
+    options = {name: value for name, value in SIZES.items() if name not in ("img_size", "num_frames")}
+    model = models.create("vjepa2", **options, rngs=nnx.Rngs(0))
+    assert model.patch_embed.sides == model.preprocessing.sides == (64, 256, 256)
+
+
 @pytest.mark.slow
 def test_rows_keep_their_places():
     """In whichever order rows are kept, each turns by its own frame, row and column."""
