@@ -109,9 +109,15 @@ class VisionTransformer(Host):
             raise UserError("global_pool='token' needs class_token=True: use global_pool='avg' without a CLS token.")
         self.style = STYLES[style] if act_layer is None else STYLES[style].with_activation(act_layer)
         self.style = self.style.with_norms(pre_norm, final_norm, qk_norm)
-        if self.style.block.relative_bias and (dist_token or reg_tokens or not class_token):
+        if self.style.block.relative_bias and (dist_token or reg_tokens or not class_token or num_cls_tokens > 1):
             raise UserError(
                 f"style={style!r} has relative positions for one CLS token and patches only: leave out other tokens."
+            )
+        registers = getattr(self.style.block.rotary, "registers", None)
+        if registers is not None and (dist_token or num_cls_tokens > 1 or (reg_tokens and not class_token)):
+            raise UserError(
+                f"style={style!r} has places for registers after one CLS token: set class_token=True, num_cls_tokens=1 "
+                "and dist_token=False."
             )
         if num_cls_tokens < 1:
             raise UserError(f"num_cls_tokens={num_cls_tokens} is below 1: use class_token=False to have none.")

@@ -52,6 +52,14 @@ def test_registers_with_places_make_a_square():
         model(jnp.zeros((1, 48, 48, 3)))
 
 
+@pytest.mark.parametrize(
+    "arguments", [{"class_token": False, "global_pool": "avg"}, {"num_cls_tokens": 2}, {"dist_token": True}]
+)
+def test_registers_with_places_follow_one_cls_token(arguments):
+    with pytest.raises(UserError, match="has places for registers after one CLS token: set class_token=True"):
+        models.create("vit5_small", **TINY, **arguments, rngs=nnx.Rngs(0))
+
+
 def test_several_cls_tokens_are_pooled_by_their_mean():
     model = models.create("pixio_vitb16", **TINY, rngs=nnx.Rngs(0))
     pooled, aux = model(jnp.ones((1, 48, 48, 3)))
@@ -65,6 +73,7 @@ def test_several_cls_tokens_are_pooled_by_their_mean():
         ({"num_cls_tokens": 0}, r"num_cls_tokens=0 is below 1: use class_token=False"),
         ({"num_cls_tokens": 2, "class_token": False, "global_pool": "avg"}, "needs class_token=True"),
         ({"num_cls_tokens": 2, "dist_token": True}, "no dist_token"),
+        ({"num_cls_tokens": 2, "style": "beit"}, "relative positions for one CLS token"),
     ],
 )
 def test_wrong_numbers_of_cls_tokens(arguments, message):
