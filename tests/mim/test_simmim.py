@@ -250,6 +250,14 @@ def test_starts_are_indices_into_masked_patches():
             jax.jit(lambda noise, starts=starts: masker.draw(2, noise=noise, first=starts))(jnp.zeros((2, 8)))
 
 
+@pytest.mark.parametrize("masked", [1, 2])
+def test_a_mask_leaves_a_patch_to_decode(masked):
+    masker, mask = BlockMasker((2, 4), mask_ratio=0.5, throw_ratio=0.25), np.tile(np.arange(8) < masked, (2, 1))
+    message = f"mask has {masked} patches per image, of which throw_ratio=0.25 throws 2, so none is left to decode"
+    with pytest.raises(UserError, match=message):
+        masker.draw(2, mask=mask, first=jnp.asarray([0, 0]))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

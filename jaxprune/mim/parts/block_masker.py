@@ -91,8 +91,8 @@ class BlockMasker(Masker):
           retained: the masked patches to reconstruct, instead of choosing them; laid out like `mask`.
 
         Raises:
-          UserError: there are neither random numbers nor a key, an argument has a wrong shape, or `first` is out of
-            range.
+          UserError: there are neither random numbers nor a key, an argument has a wrong shape, `first` is out of range,
+            or `mask` leaves nothing to decode.
         """
         throws = self.num_thrown > 0
         chooses = throws and retained is None and (first is None or self.retain == "random")
@@ -107,6 +107,11 @@ class BlockMasker(Masker):
         else:
             num_masked = count_of_each("mask", mask, self.num_masked)
             num_retained = num_masked - self.num_thrown
+            if num_retained < 1:
+                raise UserError(
+                    f"mask has {num_masked} patches per image, of which throw_ratio={self.throw_ratio} throws "
+                    f"{self.num_thrown}, so none is left to decode: mask more patches, or choose a lower throw_ratio."
+                )
             if retained is None:
                 if first is not None:
                     first = checked_first(first, num_masked)
