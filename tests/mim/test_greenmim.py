@@ -177,6 +177,15 @@ def test_the_images_of_a_batch_share_a_mask_unless_asked_otherwise(rng_key):
         masker.draw(3, noise=noise[:2], first=jnp.asarray([2]))
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_cells_to_decode_may_be_passed(rows):
+    masker, noise = SharedMasker((4, 4), throw_ratio=0.5), jnp.arange(16.0)[None]
+    retained = np.stack([np.roll(np.arange(16) >= 12, -row) for row in range(rows)])
+    masks = masker.draw(3, noise=noise, retained=retained)
+    assert isinstance(masks, SharedMasks)
+    np.testing.assert_array_equal(masks.retained, np.broadcast_to(retained, (3, 16)))
+
+
 @pytest.mark.slow
 def test_it_begins_and_decays_as_published():
     model = mim.create("greenmim", **SIZES, rngs=nnx.Rngs(0))

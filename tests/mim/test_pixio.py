@@ -124,6 +124,14 @@ def test_bad_arguments_are_refused(arguments, message):
         mim.create("mae", **SMALL, **arguments, rngs=nnx.Rngs(0))
 
 
+def test_the_patches_to_decode_may_be_passed():
+    masker, noise = RandomBlocks((4, 4), 0.75, 0.5, block=(2, 2)), jnp.arange(4.0)[None]
+    retained = jnp.arange(16)[None] >= 12
+    masks = masker.draw(1, noise=noise, retained=retained)
+    np.testing.assert_array_equal(masks.retained, retained)
+    np.testing.assert_array_equal(masks.ids_present, [[0, 1, 4, 5, 12, 13, 14, 15]])
+
+
 def test_noise_has_one_number_per_block():
     with pytest.raises(UserError, match="16 numbers per image instead of 4"):
         RandomBlocks((4, 4), 0.75, block=(2, 2)).draw(1, noise=jnp.zeros((1, 16)))

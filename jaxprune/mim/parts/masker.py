@@ -291,25 +291,28 @@ class SharedMasker(RandomMasker):
         key: PRNGKeyArray | None = None,
         noise: Float[Array, "r p"] | None = None,
         first: Int[Array, "s"] | None = None,
+        retained: Bool[Array | np.ndarray, "t ..."] | None = None,
     ) -> Masks:
-        """Draws the masks of `batch` images.
+        """Draws the masks of `batch` images; see `RandomMasker.draw`.
 
         Args:
           noise: one row for all images, or one for each, in which case nothing is shared.
-          first: one number for all images, or one for each.
+          first, retained: one row for all images, or one for each.
 
         Raises:
           UserError: there are neither random numbers nor a key, or the number of rows is neither 1 nor the batch size.
         """
-        random_numbers = {name: x for name, x in (("noise", noise), ("first", first)) if x is not None}
-        if wrong := {name: len(x) for name, x in random_numbers.items() if len(x) not in (1, batch)}:
+        passed = {"noise": noise, "first": first, "retained": retained}
+        lengths = {name: len(x) for name, x in passed.items() if x is not None}
+        if wrong := {name: length for name, length in lengths.items() if length not in (1, batch)}:
             raise UserError(f"There are {wrong} rows for a batch of {batch} images: pass one for all, or one for each.")
-        rows = max((len(x) for x in random_numbers.values()), default=1)
+        rows = max(lengths.values(), default=1)
         if noise is None and key is not None:
             noise = jax.random.uniform(jax.random.split(key)[0], (1, self.num_patches))
         shared = noise is not None and len(noise) == 1
         spread: Any = lambda x, count: None if x is None else jnp.broadcast_to(x, (count, *x.shape[1:]))
-        masks = super().draw(rows, key=key, noise=spread(noise, rows), first=spread(first, rows))
+        spread_out = {name: spread(x, rows) for name, x in {**passed, "noise": noise}.items()}
+        masks = super().draw(rows, key=key, **spread_out)
         of_batch = jax.tree.map(lambda x: spread(x, batch), masks)
         return SharedMasks(*of_batch) if shared else of_batch
 

@@ -5,7 +5,8 @@ import math
 from typing import Any
 
 import jax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.block_masker import check_blocks, to_patches
@@ -55,6 +56,7 @@ class RandomBlocks(RandomMasker):
         key: PRNGKeyArray | None = None,
         noise: Float[Array, "b blocks"] | None = None,
         first: Int[Array, "b"] | None = None,
+        retained: Bool[Array | np.ndarray, "b ..."] | None = None,
     ) -> Masks:
         """Draws the masks of `batch` images; see `RandomMasker.draw`.
 
@@ -70,4 +72,4 @@ class RandomBlocks(RandomMasker):
             )
         # Sorting is stable, so the patches of a block follow each other in raster order.
         of_patches: Any = None if block_noise is None else to_patches(block_noise, self.blocks, self.block)
-        return super().draw(batch, key=key, noise=of_patches, first=first)
+        return super().draw(batch, key=key, noise=of_patches, first=first, retained=retained)
