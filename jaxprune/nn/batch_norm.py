@@ -17,17 +17,14 @@ class BatchNorm(nnx.Module):
 
     Training updates the running statistics, `mean` and `var` (unbiased), in place; they are not parameters. On a
     sharded batch the statistics are over the whole batch.
-
-    Args:
-      momentum: weight of a batch in the running statistics.
     """
 
-    def __init__(self, features: int, *, eps: float = 1e-5, momentum: float = MOMENTUM):
+    def __init__(self, features: int, *, eps: float = 1e-5):
         self.scale = nnx.Param(jnp.ones((features,), jnp.float32))
         self.bias = nnx.Param(jnp.zeros((features,), jnp.float32))
         self.mean = nnx.BatchStat(jnp.zeros((features,), jnp.float32))
         self.var = nnx.BatchStat(jnp.ones((features,), jnp.float32))
-        self.eps, self.momentum = eps, momentum
+        self.eps = eps
 
     def __call__(self, x: Float[Array, "*places c"], *, train: bool = False) -> Float[Array, "*places c"]:
         wide = x.astype(jnp.float32)
@@ -39,7 +36,7 @@ class BatchNorm(nnx.Module):
             var = jnp.square(wide - mean[last]).mean(places)
             count = x.size // x.shape[-1]
             for running, new in ((self.mean, mean), (self.var, var * (count / max(count - 1, 1)))):
-                running[...] = running[...] + self.momentum * (jax.lax.stop_gradient(new) - running[...])
+                running[...] = running[...] + MOMENTUM * (jax.lax.stop_gradient(new) - running[...])
         factor = jax.lax.rsqrt(var + self.eps) * self.scale[...]
         shift = self.bias[...] - mean * factor
         return (wide * factor[last] + shift[last]).astype(x.dtype)
