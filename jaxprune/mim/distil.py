@@ -23,7 +23,7 @@ from jaxprune.mim.parts.masker import Masks
 from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.teacher_features import TeacherFeatures
 from jaxprune.mim.parts.teacher_targets import image_size, prepared
-from jaxprune.models.vit import VisionTransformer
+from jaxprune.models.vit import VisionTransformer, mean_cls
 from jaxprune.nn import Host
 from jaxprune.nn.block_cost import block_flops, block_tokens
 from jaxprune.nn.images import require_float
@@ -77,7 +77,7 @@ class DistilledFeatures(TeacherFeatures):
 class Distil(Framework):
     """A ViT that learns a frozen network's features of every patch and of the whole image.
 
-    The feature of an image is that of the CLS token, or without one the mean over the patches. A head, which is dropped
+    The feature of an image is that of the CLS token, or the mean of several, or without one the mean over the patches. A head, which is dropped
     afterwards, maps the student's tokens to the teacher's width.
 
     >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2)
@@ -104,7 +104,7 @@ class Distil(Framework):
 
     References:
       The head, 1 - cosine and the equal weights are those of Pixio's distillation (Yang et al., 2025), which takes the
-      features before the norm.
+      features before the norm, and has a term for each of several CLS tokens.
     """
 
     encoder_class = VisionTransformer
@@ -212,9 +212,9 @@ class Distil(Framework):
         return loss, DistilOutput(pred, pred_cls, latent, of_feature, of_cls, masks)
 
     def _whole(self, latent: Float[Array, "b n d"]) -> Float[Array, "b d"]:
-        """The student's token of the whole image: CLS, or the mean of the patches that it sees."""
+        """The student's token of the whole image: CLS, the mean of several, or that of the patches that it sees."""
         if self.encoder.cls_token is not None:
-            return latent[:, 0]
+            return mean_cls(latent, self.encoder.num_cls_tokens)
         return latent[:, self.encoder.num_prefix_tokens :].mean(1)
 
     def mean_colour_loss(self, images: Float[Array, "b H W c"], masks: Masks) -> None:
@@ -261,13 +261,13 @@ def _require_teacher(teacher: Any) -> None:
 def _features(
     teacher: Any, images: Float[Array, "b H W c"], *, norm: bool
 ) -> tuple[Float[Array, "b h w q"], Float[Array, "b q"]]:
-    """The teacher's last map, and its CLS token or the mean of the map, in float32."""
+    """The teacher's last map, and its CLS token, the mean of several, or that of the map, in float32."""
     (last,) = teacher.forward_intermediates(images, 1, norm=norm, return_prefix_tokens=True, intermediates_only=True)
     features, prefix = last if isinstance(last, tuple) else (last, None)
     features = features.astype(jnp.float32)
     if prefix is None or getattr(teacher, "cls_token", None) is None:
         return features, features.mean((1, 2))
-    return features, prefix[:, 0].astype(jnp.float32)
+    return features, mean_cls(prefix.astype(jnp.float32), getattr(teacher, "num_cls_tokens", 1))
 
 
 def _flops(teacher: Any, img_size: tuple[int, int]) -> int:

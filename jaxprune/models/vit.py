@@ -349,10 +349,7 @@ class VisionTransformer(Host):
         x, size = tokens.x[:, first:], jnp.where(tokens.policy > 0, tokens.size, 0)[:, first:]
         if self.global_pool == "token" and self.num_cls_tokens:
             distilled = self.head is None and self.cls_token is not None and self.dist_token is not None
-            pooled = (tokens.x[:, 0] + tokens.x[:, 1]) / 2 if distilled else tokens.x[:, 0]
-            if self.num_cls_tokens > 1:
-                front = tokens.x[:, : self.num_cls_tokens]
-                pooled = front.astype(jnp.float32).mean(1).astype(front.dtype)
+            pooled = (tokens.x[:, 0] + tokens.x[:, 1]) / 2 if distilled else mean_cls(tokens.x, self.num_cls_tokens)
         elif self.attn_pool is not None:
             pooled = self.attn_pool(x, size)
         else:
@@ -361,6 +358,11 @@ class VisionTransformer(Host):
         return pooled if self.fc_norm is None else self.fc_norm(pooled)
 
 
+def mean_cls(x: Float[Array, "b n d"], num_cls_tokens: int) -> Float[Array, "b d"]:
+    """The CLS token of each image, or the mean of several; they are the first tokens."""
+    return x[:, 0] if num_cls_tokens == 1 else x[:, :num_cls_tokens].astype(jnp.float32).mean(1).astype(x.dtype)
+
+
 NETWORK = VisionTransformer
 
-__all__ = ["NETWORK", "VisionTransformer", "preprocessing", "variants"]
+__all__ = ["NETWORK", "VisionTransformer", "mean_cls", "preprocessing", "variants"]

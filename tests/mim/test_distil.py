@@ -89,6 +89,19 @@ def test_any_host_teaches_its_map_and_its_whole_image(kind):
     assert not aux.masked.any() and model.summary().endswith("0% of the patches.")
 
 
+def test_several_cls_tokens_stand_for_the_image_by_their_mean():
+    images, several = pictures(), {"num_cls_tokens": 3}
+    network = models.create("vit", **VIT, **several, rngs=nnx.Rngs(1))
+    model = distil(teacher=network, **several)
+    _, cls = quickly(model, lambda model, images: model.teach(images))(images)
+    tokens, _ = quickly(network, lambda network, images: network.forward_features(images))(
+        resize(images, (16, 16), antialias=True)
+    )
+    chex.assert_trees_all_close(cls, tokens.x[:, :3].mean(1), atol=1e-5)
+    _, aux = call(model, images)
+    chex.assert_trees_all_close(aux.pred_cls, model.decoder.project(aux.latent[:, :3].mean(1)), atol=1e-5)
+
+
 def test_features_before_the_final_norm():
     images = pictures()
     normed, raw = (quickly(distil(norm=norm), lambda model, x: model.teach(x))(images) for norm in (True, False))
