@@ -51,9 +51,9 @@ class KeepRateWarmUp(ByStep):
         schedule: Mapping[str, int],
         loss_of: Callable[[reduction.Plan], LossFn],
     ):
-        if plan is None or not isinstance(plan.keep_rate, float) or plan.num_keep or plan.r:
+        if plan is None or plan.method is None or not isinstance(plan.keep_rate, float) or plan.num_keep or plan.r:
             raise UserError("keep_rate_warmup lowers one keep_rate: give reduction.method and a single keep_rate.")
-        if plan.method is not None and plan.has_parameters:
+        if plan.has_parameters:
             raise UserError(
                 f"keep_rate_warmup changes the number of tokens, but the weights of {plan.method} are for a fixed"
                 " number: set keep_rate_warmup.epochs=0, or use a method without weights, such as evit."
