@@ -77,8 +77,8 @@ class DistilledFeatures(TeacherFeatures):
 class Distil(Framework):
     """A ViT that learns a frozen network's features of every patch and of the whole image.
 
-    The feature of an image is that of the CLS token, or the mean of several, or without one the mean over the patches. A head, which is dropped
-    afterwards, maps the student's tokens to the teacher's width.
+    The feature of an image is that of the CLS token, or the mean of several, or without one the mean over the patches.
+    A head, which is dropped afterwards, maps the student's tokens to the teacher's width.
 
     >>> sizes = dict(img_size=16, patch_size=4, embed_dim=16, depth=1, num_heads=2)
     >>> distil = Distil(**sizes, target_dim=24, rngs=nnx.Rngs(0))

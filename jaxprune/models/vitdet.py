@@ -158,7 +158,7 @@ class ViTDet(Host):
         """Embeds images, without the patches that a plan's scorer drops, and runs the first `stop` blocks.
 
         Raises:
-          UserError: rows have merged before a block with windows, where each row needs a place of its own.
+          UserError: rows may have merged before a block with windows, where each row needs a place of its own.
         """
         self._check_places()
         x, ids_keep, selection = self.embed_kept(images, key)
@@ -190,8 +190,9 @@ class ViTDet(Host):
             early = reducer is not None and changes and reducer.where in ("before", "ahead", "anew", "attention")
             if block.windows is not None and merging is not None and (merging < layer or early):
                 raise UserError(
-                    f"Rows that merge at block {merging} have no place of their own in the windows of block {layer}: "
-                    "use a method that drops rows, or merge behind the last block with windows."
+                    f"Rows that the method of block {merging} leaves may have no place of their own in the windows of "
+                    f"block {layer}: use one that always drops rows, such as topk, or reduce after the last block with "
+                    "windows."
                 )
 
     def sites(self, img_size: int | Sequence[int] | None = None) -> tuple[Site, ...]:

@@ -119,7 +119,7 @@ def test_merged_rows_have_no_place_in_windows():
     model = models.create("vitdet", **TINY, window_size=3, global_blocks=(1, 3), rngs=nnx.Rngs(0))
     images = jnp.zeros((1, 32, 32, 3))
     merging = reduction.apply(model, Plan("tome", r=(0, 8)))
-    with pytest.raises(UserError, match="merge at block 1 have no place of their own in the windows of block 2"):
+    with pytest.raises(UserError, match="block 1 leaves may have no place of their own in the windows of block 2"):
         merging(images)
     last = reduction.apply(model, Plan("tome", r=(0, 0, 0, 8)))
     assert jax.eval_shape(last, images)[0].shape == (1, 16)

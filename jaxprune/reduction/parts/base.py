@@ -257,8 +257,8 @@ class Reducer(nnx.Module):
         result = self(tokens, attended, train=train, key=key)  # pyright: ignore[reportArgumentType]
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tokens)):
             raise UserError(
-                f"{name} returns a {type(result).__name__}, where a block needs tokens and a report: return what "
-                "keep_rows or merge_rows returns."
+                f"{name} returns a {type(result).__name__}, where a block needs tokens and a report: return (Tokens, "
+                "StepReport), such as keep_rows makes."
             )
         rows, as_planned = result[0].x.shape[1] - prefix, tokens.x.shape[1] - prefix == self.step.tokens_in
         if self.step.removable and as_planned and not train and rows != self.num_tokens():

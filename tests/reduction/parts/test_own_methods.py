@@ -75,7 +75,7 @@ def test_what_a_class_says_is_checked(changes, message, monkeypatch):
     ("cls", "message"),
     [
         (Few, "Few leaves 3 rows at a step that is counted with 8: keep self.step.num_keep rows"),
-        (Tokens, "Tokens returns a Tokens, where a block needs tokens and a report"),
+        (Tokens, r"Tokens returns a Tokens, where a block needs tokens and a report: return \(Tokens, StepReport\)"),
         (Untrained, "Untrained.__call__ has no argument 'train': write"),
     ],
 )
