@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -16,11 +15,18 @@ from jaxprune.errors import unknown
 from jaxprune.mim.mae import MAE, RULES, MaeFlops
 from jaxprune.mim.parts.base import Framework
 from jaxprune.mim.parts.decoder import TokenDecoder
-from jaxprune.mim.parts.masker import Masks, RandomMasker, SharedMasker, SharedMasks
+from jaxprune.mim.parts.masker import Masks, RandomMasker, SharedMasker
 from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.swin_shapes import architecture
 from jaxprune.mim.parts.target import NormalizedPixels, Pixels
-from jaxprune.mim.parts.visible_swin import cell_of, stages, visible_features, visible_flops
+from jaxprune.mim.parts.visible_swin import (
+    WITHOUT_HEAD,
+    cell_of,
+    ids_in_order,
+    stages,
+    visible_features,
+    visible_flops,
+)
 from jaxprune.models.swin import SwinTransformer
 from jaxprune.nn.linear import xavier_uniform
 from jaxprune.nn.patch_embed import grid_of
@@ -51,11 +57,7 @@ class GreenMIM(Framework):
     """
 
     encoder_class = SwinTransformer
-    # An encoder without a head and with its own initialisation does not use these, and pre-training has no stochastic
-    # depth.
-    encoder_excludes = frozenset(
-        {"num_classes", "head_init_scale", "kernel_init", "patch_kernel_init", "drop_path_rate"}
-    )
+    encoder_excludes = WITHOUT_HEAD
     no_decay = ("decoder.mask_token", "*relative_position_bias_table")
     non_encoder_patterns = MAE.non_encoder_patterns
     published_encoder = "encoder."
@@ -134,9 +136,7 @@ class GreenMIM(Framework):
         Where the masks are shared by all images and are not an argument of the traced program, windows are grouped by
         them.
         """
-        ids = masks.shared_ids if isinstance(masks, SharedMasks) else masks.ids_keep
-        sort = np.sort if isinstance(ids, np.ndarray) else jnp.sort
-        features = visible_features(self.encoder, images, sort(ids, axis=1))
+        features = visible_features(self.encoder, images, ids_in_order(masks))
         return features if self.restore == "published" else gather_tokens(features, _ranks(masks.ids_keep))
 
     def __call__(

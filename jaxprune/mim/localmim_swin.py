@@ -28,11 +28,19 @@ from jaxprune.mim.localmim import (
 )
 from jaxprune.mim.parts.base import Framework, FrameworkFlops
 from jaxprune.mim.parts.decoder import Decoder, TokenDecoder
-from jaxprune.mim.parts.masker import Masks, SharedMasker, SharedMasks, ascending
+from jaxprune.mim.parts.masker import Masks, SharedMasker, ascending
 from jaxprune.mim.parts.partial_reconstruction import FULL, Partial
 from jaxprune.mim.parts.rebuild_thrown import PUBLISHED, aggregation_of
 from jaxprune.mim.parts.swin_shapes import architecture
-from jaxprune.mim.parts.visible_swin import Cells, cell_of, stages, visible_flops, visible_stages
+from jaxprune.mim.parts.visible_swin import (
+    WITHOUT_HEAD,
+    VisibleCells,
+    cell_of,
+    ids_in_order,
+    stages,
+    visible_flops,
+    visible_stages,
+)
 from jaxprune.models.swin import SwinTransformer
 from jaxprune.nn import LayerNorm
 from jaxprune.nn.images import require_float
@@ -63,7 +71,7 @@ class CellMasker(SharedMasker):
         return count
 
 
-def masks_on(masks: Masks, cells: Cells) -> Masks:
+def masks_on(masks: Masks, cells: VisibleCells) -> Masks:
     """The masks of the tokens of a map, from those of its cells; visible tokens are in the order of `visible_stages`.
 
     Args:
@@ -102,7 +110,7 @@ class StageDecoders(Decoder):
         in_dims: Sequence[int],
         out_dims: Sequence[int],
         dims: Sequence[int],
-        maps: Sequence[Cells],
+        maps: Sequence[VisibleCells],
         *,
         partial: Partial,
         rngs: nnx.Rngs,
@@ -163,11 +171,7 @@ class LocalMIMSwin(Framework):
     """
 
     encoder_class = SwinTransformer
-    # An encoder without a head and with its own initialisation does not use these, and pre-training has no stochastic
-    # depth.
-    encoder_excludes = frozenset(
-        {"num_classes", "head_init_scale", "kernel_init", "patch_kernel_init", "drop_path_rate"}
-    )
+    encoder_excludes = WITHOUT_HEAD
     no_decay = ("*.mask_token", "*relative_position_bias_table")
     non_encoder_patterns = ("decoder.*", "norm.[0-9].*", "hog_enc.*")
     published_encoder = "encoder."
@@ -251,9 +255,7 @@ class LocalMIMSwin(Framework):
 
     def encode(self, images: Float[Array, "b H W c"], masks: Masks) -> tuple[Float[Array, "b _ _"], ...]:
         """What each stage gives to the next, after its norm: visible tokens only, cell by cell."""
-        ids = masks.shared_ids if isinstance(masks, SharedMasks) else masks.ids_keep
-        sort = np.sort if isinstance(ids, np.ndarray) else jnp.sort
-        outputs = visible_stages(self.encoder, images, sort(ids, axis=1))
+        outputs = visible_stages(self.encoder, images, ids_in_order(masks))
         norms = (*self.norms, self.encoder.final_norm)
         return tuple(norm(x) for norm, x in zip(norms, outputs, strict=True))
 
@@ -336,7 +338,7 @@ class LocalMIMSwin(Framework):
         }
 
 
-def _sides(cell: tuple[int, int], maps: Sequence[Cells]) -> list[tuple[int, int]]:
+def _sides(cell: tuple[int, int], maps: Sequence[VisibleCells]) -> list[tuple[int, int]]:
     """(height, width) in pixels of the tokens of each map."""
     return [(cell[0] // cells.side, cell[1] // cells.side) for cells in maps]
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxprune.errors import UserError
+from jaxprune.ops.straight_through import straight_through
 
 
 def pooled(x: Float[Array, "b h w d"], side: int) -> Float[Array, "b H W d"]:
@@ -42,12 +43,10 @@ def chosen(logits: Float[Array, "b H W s"], key: PRNGKeyArray | None = None) -> 
     Args:
       logits: logits of each region and granularity.
     """
-    noisy = logits if key is None else logits + jax.random.gumbel(key, logits.shape, logits.dtype)
-    one_hot = jax.nn.one_hot(noisy.argmax(-1), logits.shape[-1], dtype=logits.dtype)
     if key is None:
-        return one_hot
-    soft = jax.nn.softmax(noisy, axis=-1)
-    return one_hot + soft - jax.lax.stop_gradient(soft)
+        return jax.nn.one_hot(logits.argmax(-1), logits.shape[-1], dtype=logits.dtype)
+    noisy = logits + jax.random.gumbel(key, logits.shape, logits.dtype)
+    return straight_through(noisy).astype(logits.dtype)
 
 
 def spread(

@@ -5,6 +5,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxprune.nn.tokens import coordinates
+from jaxprune.nn.windows import Windows
 
 # The last three rows of a table: the CLS token to a patch, a patch to the CLS token, the CLS token to itself.
 _FROM_CLS, _TO_CLS, _CLS = -3, -2, -1
@@ -25,13 +26,10 @@ def relative_bias(
       position: (row, column) of each token in patches, ignored for the CLS token; fractional positions of merged rows
         are rounded. None: all patches of the grid are present, in raster order.
     """
-    rows, columns = grid
     all_present = position is None
     places = np.pad(coordinates(grid), ((1, 0), (0, 0)))[None] if position is None else jnp.round(position)
     numbers = np if all_present else jnp
-    places = places.astype(numbers.int32)
-    offsets = places[:, :, None] - places[:, None, :] + np.asarray([rows - 1, columns - 1], np.int32)[None, None, None]
-    index = offsets[..., 0] * (2 * columns - 1) + offsets[..., 1]
+    index = Windows(grid, grid).offsets_between(places.astype(numbers.int32))
     first, last = np.arange(places.shape[1]) == 0, table.shape[0]
     query, key = first[None, :, None], first[None, None, :]
     for where, row in ((query & ~key, _FROM_CLS), (~query & key, _TO_CLS), (query & key, _CLS)):

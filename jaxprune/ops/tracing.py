@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -13,6 +15,15 @@ def on_host(array: Any) -> np.ndarray | None:
     array([3, 4])
     """
     return None if isinstance(array, Tracer) else np.asarray(array)
+
+
+def numpy_of(value: Any) -> Any:
+    """The module NumPy for values on the host, where float64 stays; `jax.numpy` for traced and device arrays.
+
+    >>> numpy_of(0.5).__name__, numpy_of(jnp.ones(2)).__name__
+    ('numpy', 'jax.numpy')
+    """
+    return jnp if isinstance(value, jax.Array) else np
 
 
 RESAMPLING = "resampling"  # the `jax.named_scope` of resizing and pooling, which counts of FLOPs leave out

@@ -13,6 +13,7 @@ from jaxprune.nn import LayerNorm, Linear
 from jaxprune.nn.block_cost import linear_flops
 from jaxprune.ops.platform import platform
 from jaxprune.ops.row_sums import sum_of_rows
+from jaxprune.ops.straight_through import straight_through
 from jaxprune.reduction.parts.base import LossContext, Reducer, Step, StepReport
 from jaxprune.reduction.parts.clusters import needed
 from jaxprune.reduction.parts.keep_rows import best, keep_rows, unchanged
@@ -113,10 +114,3 @@ def _gelu(x: Array) -> Array:
 def gumbel_noise(key: Array, shape: tuple[int, ...]) -> Array:
     """Gumbel noise for the decisions."""
     return jax.random.gumbel(key, shape)
-
-
-def straight_through(logits: Float[Array, "*places c"]) -> Float[Array, "*places c"]:
-    """One-hot of the largest logit, exactly 0 and 1, with the gradient of the softmax."""
-    soft = jax.nn.softmax(logits, axis=-1)
-    hard = jax.nn.one_hot(logits.argmax(-1), logits.shape[-1])
-    return hard + (soft - jax.lax.stop_gradient(soft))

@@ -3,11 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 from jaxprune.errors import UserError
+from jaxprune.ops.tracing import numpy_of
 
 _ENCODER = "encoder."
 
@@ -44,7 +41,7 @@ def warmup_steps(
       warmup_factor: factor at the first step.
 
     Raises:
-      UserError: a milestone or the warm-up lies behind the end.
+      UserError: a milestone or the warm-up lies after the end.
     """
     if warmup > steps or any(milestone > steps for milestone in milestones):
         raise UserError(f"warmup={warmup} and milestones={tuple(milestones)} do not fit a run of {steps} steps.")
@@ -54,7 +51,7 @@ def warmup_steps(
         return gamma**passed * xp.ones_like(step, dtype=float)
 
     def schedule(step: Any) -> Any:
-        xp: Any = jnp if isinstance(step, jax.Array) else np
+        xp = numpy_of(step)
         part = warmup_factor + (1.0 - warmup_factor) * step / max(warmup, 1)
         return lr * xp.where(step < warmup, part, factor(step, xp))
 

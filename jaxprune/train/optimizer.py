@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from jaxprune.errors import UserError, nearest
+from jaxprune.ops.tracing import numpy_of
 
 Schedule = Callable[[Any], Any]
 
@@ -53,7 +54,7 @@ def warmup_cosine(
     start = 0 if cosine_from_start else warmup_epochs
 
     def schedule(step):
-        xp = _numpy_of(step)
+        xp = numpy_of(step)
         epoch = step / steps_per_epoch
         progress = xp.minimum((epoch - start) / (epochs - start), 1.0) if epochs > start else 1.0
         cosine = min_lr + (lr - min_lr) * 0.5 * (1.0 + xp.cos(np.pi * progress))
@@ -85,7 +86,7 @@ def frozen_until(schedule: Schedule, step: float) -> Schedule:
     """Returns `schedule` with a learning rate of 0 before `step`, which freezes the parameters until then."""
 
     def delayed(now):
-        return _numpy_of(now).where(now < step, 0.0, schedule(now))
+        return numpy_of(now).where(now < step, 0.0, schedule(now))
 
     return delayed
 
@@ -108,7 +109,7 @@ def layer_scales(layers: Mapping[str, int], depth: int, decay: float) -> dict[st
     """Returns the learning-rate scale of every parameter under layer-wise decay: decay^(layers from the head).
 
     Args:
-      layers: of the parameters, see `nn.Host.parameter_layers`; those behind the blocks, of layer depth + 1, keep 1.
+      layers: of the parameters, see `nn.Host.parameter_layers`; those after the blocks, of layer depth + 1, keep 1.
       depth: of the network, in blocks.
       decay: factor from one layer to the layer below.
     """
@@ -312,7 +313,7 @@ def _warm_up(epoch: Any, after: Any, lr: float, warmup_lr: float, warmup_epochs:
     if not warmup_epochs:
         return after
     during = warmup_lr + (lr - warmup_lr) * epoch / warmup_epochs
-    return _numpy_of(epoch).where(epoch < warmup_epochs, during, after)
+    return numpy_of(epoch).where(epoch < warmup_epochs, during, after)
 
 
 def _check_warmup(warmup_epochs: float, epochs: float) -> None:
@@ -320,11 +321,6 @@ def _check_warmup(warmup_epochs: float, epochs: float) -> None:
         raise UserError(
             f"warmup_epochs={warmup_epochs} is longer than the training of {epochs} epochs; shorten the warm-up."
         )
-
-
-def _numpy_of(value: Any) -> Any:
-    """Returns the NumPy module for host values, which keeps float64; jax.numpy for traced and device values."""
-    return jnp if isinstance(value, jax.Array) else np
 
 
 def frozen_names(layers: Mapping[str, int], depth: int, trainable_blocks: int) -> tuple[str, ...]:

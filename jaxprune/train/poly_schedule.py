@@ -3,11 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 from jaxprune.errors import UserError
+from jaxprune.ops.tracing import numpy_of
 
 
 def warmup_poly(
@@ -39,7 +36,7 @@ def warmup_poly(
         raise UserError(f"warmup_steps={warmup_steps} are more than the {steps} steps of the run: shorten the warm-up.")
 
     def schedule(step):
-        xp = jnp if isinstance(step, jax.Array) else np
+        xp = numpy_of(step)
         rate = (lr - min_lr) * (1.0 - xp.minimum(step / steps, 1.0)) ** power + min_lr
         if not warmup_steps:
             return rate

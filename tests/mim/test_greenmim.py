@@ -14,7 +14,7 @@ from jaxprune import checkpoints, mim, models
 from jaxprune.errors import UserError
 from jaxprune.mim.greenmim import RESTORE
 from jaxprune.mim.parts.masker import RandomMasker, SharedMasker, SharedMasks
-from jaxprune.mim.parts.visible_swin import Cells, attend_visible, cheapest
+from jaxprune.mim.parts.visible_swin import VisibleCells, attend_visible, cheapest
 from jaxprune.nn.params import split, unfilled, variables
 from jaxprune.nn.swin_block import SwinBlock
 from jaxprune.nn.windows import Windows
@@ -91,7 +91,7 @@ def test_every_form_of_attention_is_that_inside_of_windows(grid, size, side, shi
     block = SwinBlock(8, 2, windows=windows, rngs=nnx.Rngs(0))
     table = variables(block)["attn.relative_position_bias_table"]
     table[...] = jax.random.normal(jax.random.key(1), table.shape)
-    cells = Cells((grid[0] // side, grid[1] // side), side)
+    cells = VisibleCells((grid[0] // side, grid[1] // side), side)
     ids = np.sort(np.random.default_rng(0).permutation(cells.grid[0] * cells.grid[1])[:5])[None]
     x = jax.random.normal(jax.random.key(2), (2, ids.size * side**2, 8))
 

@@ -30,8 +30,9 @@ from jaxprune import checkpoints, losses, reduction
 from jaxprune.errors import UserError
 from jaxprune.nn import params
 from jaxprune.nn.attention import policy_softmax
+from jaxprune.ops.straight_through import straight_through
 from jaxprune.reduction import dynamicvit
-from jaxprune.reduction.dynamicvit import DynamicViT, straight_through
+from jaxprune.reduction.dynamicvit import DynamicViT
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped
 
 from jaxprune.errors import UserError
 from jaxprune.ops.resize import resize
-from jaxprune.reduction.dynamicvit import straight_through
+from jaxprune.ops.straight_through import straight_through
+from jaxprune.ops.tracing import numpy_of
 
 _EPS = 1e-10  # of SAR's noise
 
@@ -148,7 +149,7 @@ def cosine(progress: float | Array, first: float, last: float) -> Any:
     2.5
     """
     share = _clipped(progress)
-    wave = (jnp if isinstance(share, jax.Array) else np).cos(np.pi * share)
+    wave = numpy_of(share).cos(np.pi * share)
     return last + (first - last) * (1 + wave) / 2
 
 

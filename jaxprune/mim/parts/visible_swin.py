@@ -20,6 +20,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxprune.errors import UserError
+from jaxprune.mim.parts.masker import Masks, SharedMasks
 from jaxprune.mim.parts.window_grouping import Groups, group_tokens, locate, most_groups, pack_tokens, window_ids
 from jaxprune.models.swin import SwinTransformer
 from jaxprune.nn.attention import Heads, attend, key_mask_bias, merge_heads
@@ -27,7 +28,10 @@ from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.patch_embed import pair
 from jaxprune.nn.swin_block import SwinBlock
 from jaxprune.nn.windows import Windows
+from jaxprune.ops.tracing import numpy_of
 
+# Arguments without use in an encoder that has no head and its own initialisation; pre-training has no stochastic depth.
+WITHOUT_HEAD = frozenset({"num_classes", "head_init_scale", "kernel_init", "patch_kernel_init", "drop_path_rate"})
 _HIDDEN = float(np.finfo(np.float32).min)
 
 
@@ -50,7 +54,7 @@ def cell_of(img_size: int | tuple[int, int], patch_size: int | tuple[int, int], 
     return height, width
 
 
-class Cells(NamedTuple):
+class VisibleCells(NamedTuple):
     """The arrangement of a stage's tokens in cells; plain values.
 
     Attributes:
@@ -74,7 +78,7 @@ class Cells(NamedTuple):
         """
         inside = np.stack(np.divmod(np.arange(self.tokens, dtype=np.int32), self.side), axis=1)
         corners = (ids[..., None] // np.int32(self.grid[1]), ids[..., None] % np.int32(self.grid[1]))
-        xp = np if isinstance(ids, np.ndarray) else jnp
+        xp = numpy_of(ids)
         places = [corner * self.side + inside[None, None, :, axis] for axis, corner in enumerate(corners)]
         return xp.stack(places, axis=-1).reshape(ids.shape[0], -1, 2)
 
@@ -140,7 +144,7 @@ def _across(windows: Windows) -> tuple[int, ...]:
 
 
 def attend_visible(
-    block: SwinBlock, heads: Heads, cells: Cells, ids: Int[Array | np.ndarray, "r k"], form: str
+    block: SwinBlock, heads: Heads, cells: VisibleCells, ids: Int[Array | np.ndarray, "r k"], form: str
 ) -> Float[Array, "b n d"]:
     """Window attention among the tokens of the visible cells, with heads concatenated.
 
@@ -175,13 +179,11 @@ def _biases(
     window, place = locate(coords, windows.size, windows.shift)
     if pair_mask is None:
         pair_mask = (window[:, :, None] == window[:, None, :]).all(-1)
-    (height, width), differences = windows.size, place[:, :, None] - place[:, None, :]
-    offsets = (differences[..., 0] + height - 1) * (2 * width - 1) + differences[..., 1] + width - 1
-    biases = jnp.moveaxis(block.bias_table()[offsets], -1, 1)
+    biases = jnp.moveaxis(block.bias_table()[windows.offsets_between(place)], -1, 1)
     return jnp.where(jnp.asarray(pair_mask)[:, None], biases, _HIDDEN)
 
 
-def _on_map(block: SwinBlock, heads: Heads, cells: Cells, ids: Int[Array, "r k"]) -> Float[Array, "b h n e"]:
+def _on_map(block: SwinBlock, heads: Heads, cells: VisibleCells, ids: Int[Array, "r k"]) -> Float[Array, "b h n e"]:
     b, (rows, columns) = heads.q.shape[0], block.windows.grid
     # Padded to whole windows before rolling, so that wrapped tokens stay separate from those at the border.
     windows = block.windows.filled_up()
@@ -212,6 +214,12 @@ def _in_groups(block: SwinBlock, heads: Heads, groups: Groups, coords: Any) -> F
     q, k, v = map(cut, heads)
     out = attend(q, k, v, jnp.tile(bias, (b, 1, 1, 1)))
     return out.reshape(b, number, h, size, e).swapaxes(1, 2).reshape(b, h, number * size, e)[:, :, groups.slots]
+
+
+def ids_in_order(masks: Masks) -> Int[Array | np.ndarray, "r k"]:
+    """The visible cells in grid order: of all images if they share them, as NumPy where these are known on the host."""
+    ids = masks.shared_ids if isinstance(masks, SharedMasks) else masks.ids_keep
+    return numpy_of(ids).sort(ids, axis=1)
 
 
 def visible_features(
@@ -280,7 +288,7 @@ def visible_flops(swin: SwinTransformer, visible: int, *, shared: bool = True, a
     return count
 
 
-def _run(block: Any, x: Float[Array, "b n d"], cells: Cells, ids: Any, form: str, *, remat: bool) -> Array:
+def _run(block: Any, x: Float[Array, "b n d"], cells: VisibleCells, ids: Any, form: str, *, remat: bool) -> Array:
     def through(block: Any, x: Array, ids: Any) -> Array:
         return block.run(x, gathered=attend_visible(block, block.heads(x), cells, ids, form))
 
@@ -292,6 +300,6 @@ def _run(block: Any, x: Float[Array, "b n d"], cells: Cells, ids: Any, form: str
     return jax.checkpoint(lambda state, x, ids: through(nnx.merge(graph, state), x, ids))(state, x, ids)
 
 
-def stages(swin: SwinTransformer) -> tuple[Cells, ...]:
+def stages(swin: SwinTransformer) -> tuple[VisibleCells, ...]:
     """The cells of each stage of a Swin whose map divides into cells."""
-    return tuple(Cells(swin.grids[-1], grid[0] // swin.grids[-1][0]) for grid in swin.grids)
+    return tuple(VisibleCells(swin.grids[-1], grid[0] // swin.grids[-1][0]) for grid in swin.grids)
