@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+from jaxprune.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
 
 class ConvAux(NamedTuple):
@@ -38,8 +38,8 @@ class ConvNet(nnx.Module):
     classifier_parts: ClassVar[tuple[str, ...]] = ("fc.", "linear.", "classifier.", "head.")
     no_decay: ClassVar[tuple[str, ...]] = ()
 
-    mean: ClassVar[tuple[float, ...]] = IMAGENET[0]
-    std: ClassVar[tuple[float, ...]] = IMAGENET[1]
+    mean: ClassVar[tuple[float, ...]] = IMAGENET_MEAN
+    std: ClassVar[tuple[float, ...]] = IMAGENET_STD
 
     @property
     def classifier(self) -> Any:

@@ -10,6 +10,7 @@ from jaxprune.nn.block_cost import linear_flops
 from jaxprune.nn.linear import Linear, normal_02
 from jaxprune.nn.mlp import Mlp
 from jaxprune.nn.norm import make_norm
+from jaxprune.nn.tokens import log_sizes
 
 
 class AttentionPool(nnx.Module):
@@ -61,7 +62,6 @@ class AttentionPool(nnx.Module):
         heads = lambda values: values.reshape(*values.shape[:-1], self.num_heads, d // self.num_heads)
         k, v = heads(self.kv(x).reshape(b, n, 2, d)).transpose(2, 0, 3, 1, 4)
         q = heads(self.q(self.latent[...].astype(x.dtype))).transpose(0, 2, 1, 3)
-        counts = jnp.log(jnp.maximum(size, jnp.finfo(jnp.float32).tiny))
-        bias = jnp.where(size > 0, counts, jnp.finfo(jnp.float32).min)[:, None, None, :]
+        bias = jnp.where(size > 0, log_sizes(size), jnp.finfo(jnp.float32).min)[:, None, None, :]
         pooled = self.proj(merge_heads(attend(jnp.broadcast_to(q, (b, *q.shape[1:])), k, v, bias)))
         return (pooled + self.mlp(self.norm(pooled)))[:, 0]

@@ -19,7 +19,7 @@ from jaxprune.nn.norm import make_norm
 from jaxprune.nn.reducible import Reducible
 from jaxprune.nn.relative_bias import relative_bias
 from jaxprune.nn.rotary import Rotary
-from jaxprune.nn.tokens import Attended, Tokens, coordinates
+from jaxprune.nn.tokens import Attended, Tokens, coordinates, log_sizes
 
 ALL_PATCHES = (
     "DGE's blocks choose their own queries and need every patch, so patches cannot be left out or masked here."
@@ -246,8 +246,7 @@ class BlockParts(Reducible):
         """The bias of proportional attention, the log of each key's size; None without it."""
         if not self.proportional:
             return None
-        # An absent token has size 0; it is masked anyway, and log(0) has no finite gradient.
-        return jnp.log(jnp.maximum(tokens.size, jnp.finfo(jnp.float32).tiny))[:, None, None, :]
+        return log_sizes(tokens.size)[:, None, None, :]
 
     def position_bias(self, position: Float[Array, "b n c"] | None = None) -> Float[Array, "#b h n n"] | None:
         """The relative position bias; None for a block without one.

@@ -15,7 +15,7 @@ from jaxprune.nn.block import Block
 from jaxprune.nn.block_cost import BlockCost
 from jaxprune.nn.block_style import Style
 from jaxprune.nn.linear import Linear, normal_02
-from jaxprune.nn.tokens import Attended, Tokens
+from jaxprune.nn.tokens import Attended, Tokens, log_sizes
 from jaxprune.nn.window_cells import Cells
 from jaxprune.nn.windows import Windows
 
@@ -120,8 +120,7 @@ class SwinBlock(Block):
         bias = jnp.moveaxis(self.bias_table()[self.windows.offsets_between(places)], -1, 1)
         if self.proportional:
             sizes = cells.cut(tokens.size[:, None, :, None], shifted=self.shifted)
-            # An absent token has size 0, whose log has no gradient.
-            bias = bias + jnp.log(jnp.maximum(sizes, jnp.finfo(jnp.float32).tiny)).swapaxes(2, 3)
+            bias = bias + log_sizes(sizes).swapaxes(2, 3)
         mask = cells.shift_mask(cells.tokens_of_window(n)) if self.shifted else None
         if mask is None:
             return bias

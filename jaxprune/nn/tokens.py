@@ -22,8 +22,7 @@ class Tokens(NamedTuple):
       size: number of patches that each token holds; 0 = an absent token.
       policy: 1 = present, 0 = absent; differentiable while a method learns which tokens to keep.
       assign: the row that holds each ORIGINAL patch; -1 = dropped.
-      position: where each token is, as its network needs it: coordinates on the grid, or rotary sines and cosines.
-        Zero for the prefix.
+      position: the coordinates of each token on the grid, not necessarily whole; zero for the prefix.
     """
 
     x: Float[Array, "b n d"]
@@ -45,7 +44,7 @@ class Attended(NamedTuple):
       scores: the scorer's output for each row, under a plan with a scorer if rows cannot be removed (`Site.removable`).
       normed: the tokens that enter the layer, normalised (`Block.normed`).
       entered: the tokens that enter the layer in front of the reducer: the block's attention, or other mixing, for a
-        reducer between that and its MLP; the MLP for one behind it.
+        reducer between that and its MLP; the MLP for one after it.
     """
 
     cls_attn: Float[Array, "b h n"] | None = None
@@ -93,12 +92,18 @@ def all_present(
     )
 
 
+def log_sizes(size: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """The log of tokens' sizes, with a finite gradient too: absent tokens, of size 0, are masked elsewhere."""
+    return jnp.log(jnp.maximum(size, jnp.finfo(jnp.float32).tiny))
+
+
 def take(values: Array, ids: Int[Array, "b k"], num_prefix_tokens: int) -> Array:
     """Takes rows `ids` (after the prefix) of `values` (b, n, …), with the prefix in front; row 0 for an id of -1."""
     if platform() == "cpu":
         prefix, rows = values[:, :num_prefix_tokens], values[:, num_prefix_tokens:]
         return jnp.concatenate([prefix, jax.vmap(lambda r, i: r[i])(rows, jnp.maximum(ids, 0))], axis=1)
-    # The prefix in the same gather: by a v5e's compiler half the cycles, and on a CPU 2.5 times the time.
+    # The prefix in the same gather: by the compiler's estimate for a TPU v5e half the cycles, and on a CPU 2.5 times the
+    # time.
     prefix = jnp.broadcast_to(jnp.arange(num_prefix_tokens, dtype=ids.dtype)[None], (len(ids), num_prefix_tokens))
     rows = jnp.concatenate([prefix, num_prefix_tokens + jnp.maximum(ids, 0)], axis=1)
     return jax.vmap(lambda r, i: r[i])(values, rows)

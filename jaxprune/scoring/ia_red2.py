@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxprune.errors import UserError
-from jaxprune.nn import Linear
+from jaxprune.nn import LayerNorm, Linear
 from jaxprune.nn.tensor_rules import Rule, linear, linear_back
 from jaxprune.scoring.parts.base import Scorer
 
@@ -21,15 +21,14 @@ class Agent(nnx.Module):
 
     def __init__(self, dim: int, num_heads: int, *, rngs: nnx.Rngs):
         self.num_heads = num_heads
+        self.norm = LayerNorm(dim, eps=1e-5, affine=False)
         # The published layer also has values, which are unused.
         self.qk = Linear(dim, 3 * dim, rngs=rngs)
 
     def __call__(self, x: Float[Array, "b n d"]) -> Float[Array, "b n"]:
         b, n, d = x.shape
-        wide = x.astype(jnp.float32)
-        centred = wide - wide.mean(-1, keepdims=True)
-        normed = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5)
-        q, k, _ = jnp.moveaxis(self.qk(normed).reshape(b, n, 3, self.num_heads, d // self.num_heads), 2, 0)
+        qkv = self.qk(self.norm(x.astype(jnp.float32)))
+        q, k, _ = jnp.moveaxis(qkv.reshape(b, n, 3, self.num_heads, d // self.num_heads), 2, 0)
         logits = jnp.einsum("bhe,bnhe->bhn", q[:, 0], k) / math.sqrt(d // self.num_heads)
         return jax.nn.sigmoid(logits).mean(1)
 
