@@ -41,7 +41,7 @@ class SegViT(Segmenter):
       head_heads, layers: attention heads and layers of each decoder.
       dropout: of the decoders in training, by its `key`, without which nothing is dropped; see
         `parts.mask_decoder.MaskDecoder`.
-      absent_weight: see `losses.class_masks.class_mask_losses`.
+      absent_weight: see `losses.class_mask_losses`.
       class_weight, mask_weight, dice_weight: weights of the three losses of each stage.
 
     Raises:

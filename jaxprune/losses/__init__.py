@@ -1,5 +1,6 @@
 """Losses as plain functions of arrays, beside those of optax such as cross-entropy."""
 
+from jaxprune.losses.class_masks import class_mask_losses
 from jaxprune.losses.distillation import feature_distillation, kl_distillation, token_distillation
 from jaxprune.losses.exits import distilled_exit_loss, exit_losses
 from jaxprune.losses.gates import budget_loss, refinement_loss
@@ -12,6 +13,7 @@ from jaxprune.losses.reconstruction import masked_mse
 __all__ = [
     "asymmetric_loss",
     "budget_loss",
+    "class_mask_losses",
     "distilled_exit_loss",
     "exit_losses",
     "feature_distillation",

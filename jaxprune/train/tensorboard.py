@@ -55,13 +55,6 @@ class TensorBoard:
         self._add(step, summary=summary.image(name, image, dataformats="HWC"))
 
     @_harmless
-    def text(self, name: str, text: str, step: int) -> None:
-        """Adds a text in Markdown."""
-        from tensorboardX import summary
-
-        self._add(step, summary=summary.text(name, text))
-
-    @_harmless
     def flush(self) -> None:
         """Flushes everything written so far to the operating system."""
         if self._events is not None:

@@ -144,11 +144,6 @@ class Writer:
         summary = self._timings.get(name, {"count": 0, "mean": 0.0})
         return summary["count"] * summary["mean"]
 
-    def text(self, step: int, name: str, text: str) -> None:
-        """Shows a text (Markdown) in TensorBoard."""
-        if board := self._board():
-            board.text(name, text, step)
-
     def sync(self) -> None:
         """Puts everything written so far on disk; called before a checkpoint relies on it."""
         if self._file.closed:  # by a rewind that failed

@@ -73,7 +73,6 @@ def test_tensorboard_gets_a_file(tmp_path):
     writer = Writer(tmp_path, resume_step=1)
     writer.metrics(2, "eval", {"accuracy": 0.5})
     writer.images(2, "picture", np.zeros((4, 4, 3)))
-    writer.text(2, "note", "hello")
     writer.timing(2, {"seconds": 1.0})
     writer.close()
     assert [path for path in (tmp_path / "tensorboard").iterdir() if path.stat().st_size > 100]
