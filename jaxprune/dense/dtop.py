@@ -90,7 +90,7 @@ class _Head(nnx.Module):
         return self.class_embed(queries).astype(jnp.float32), masks.astype(jnp.float32)
 
     def flops(self, rows: int) -> int:
-        """Multiply-accumulates for so many tokens."""
+        """Multiply-accumulates for that many tokens."""
         queries = self.queries.shape[0]
         return self.decoder.flops(queries, rows) + linear_flops(self.class_embed, queries)
 
@@ -100,7 +100,7 @@ class DToP(ExitSegmenter):
 
     Exits by "confidence": a token leaves if its best score (presence of the class times mask) exceeds the head's
     threshold, unless it is among the `keep_per_class` best of the class that it predicts. Training removes tokens too.
-    Exits by "scores" put a scorer such as PaPr in its place: apply a plan with a step at the input, and behind each
+    Exits by "scores" put a scorer such as PaPr in its place: apply a plan with a step at the input, and after each
     head the tokens with its highest scores go on, `keep_rates` of all patches.
 
     Trained on features of a frozen encoder (`head_logits`), the heads see all tokens, and exits act in the test alone.
@@ -121,7 +121,7 @@ class DToP(ExitSegmenter):
       exits: "confidence" or "scores".
       thresholds: of each head but the last, or one number for all; 1 lets nothing leave.
       keep_per_class: see `parts.token_exits.confident`.
-      keep_rates: for exits by scores, the share of all patches behind each head but the last.
+      keep_rates: for exits by scores, the share of all patches after each head but the last.
       features, head_heads, layers, dropout: see `SegViT`.
       absent_weight, class_weight, mask_weight, dice_weight: see `SegViT`; all heads count alike.
 
@@ -194,7 +194,7 @@ class DToP(ExitSegmenter):
         """Takes a host with a plan, whose steps must be over before the first head.
 
         Raises:
-          UserError: rows would be removed behind a head, which tells by itself what leaves.
+          UserError: rows would be removed after a head, which tells by itself what leaves.
         """
         for site in encoder.sites():
             block = encoder.block(site)
@@ -269,7 +269,7 @@ class DToP(ExitSegmenter):
         return without(tokens, leaving, prefix)
 
     def num_keep(self, stage: int) -> int:
-        """For exits by scores, the number of tokens that go on behind a head."""
+        """For exits by scores, the number of tokens that go on after a head."""
         return max(int(self.encoder.sites()[0].num_patches * self.keep_rates[stage]), 1)
 
     def stages(

@@ -19,7 +19,7 @@ from jaxprune.preprocessing import Preprocessing
 
 
 class Cascade(Segmented):
-    """Networks of any size, each dense or under a plan, as one network with an exit behind each.
+    """Networks of any size, each dense or under a plan, as one network with an exit after each.
 
     >>> import jaxprune, numpy as np
     >>> sizes = dict(patch_size=4, embed_dim=16, depth=1, num_heads=2, num_classes=3)

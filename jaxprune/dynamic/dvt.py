@@ -34,7 +34,7 @@ TINY = {"form": "deit", "img_size": 32, "sides": (2, 3, 4), "embed_dim": 16, "de
 
 
 class DVT(Segmented, Prunable):
-    """Dynamic vision transformer: 7×7, then 10×10, then 14×14 tokens of an image, with an exit behind each stage.
+    """Dynamic vision transformer: 7×7, then 10×10, then 14×14 tokens of an image, with an exit after each stage.
 
     >>> import jax, numpy as np
     >>> sizes = dict(img_size=28, embed_dim=16, depth=1, num_heads=2, num_classes=3)

@@ -64,7 +64,7 @@ def of_segmenter(network: Segmenter) -> SegmenterFlops:
 
 
 def of_exits(network: ExitSegmenter, rows: Sequence[int]) -> SegmenterFlops:
-    """Counts a network for an image of which so many tokens reach each head; see `ExitSegmenter.counted`.
+    """Counts a network for an image of which that many tokens reach each head; see `ExitSegmenter.counted`.
 
     >>> from flax import nnx; import jaxprune
     >>> sizes = dict(img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2, features=8, head_heads=2)

@@ -145,7 +145,7 @@ def at_overlap(by_class: Sequence[ClassMatches], overlap: float) -> tuple[ClassM
 
 
 def precision_of(by_class: Sequence[ClassMatches], times: Int[np.ndarray, "n"]) -> float:
-    """Returns average precision where each image counts so many times; NaN without objects."""
+    """Returns average precision where each image counts that many times; NaN without objects."""
     classes = [_of_class(matched, times) for matched in by_class]
     present = [value for value in classes if not np.isnan(value)]
     return float(np.mean(present)) if present else float("nan")

@@ -114,7 +114,7 @@ class AMT(AttentionMasking, MAE):
         """Returns the loss of a batch of normalised images, and the other outputs.
 
         Args:
-          key: draws the random numbers that are not in `drawn`.
+          key: draws the random numbers that are not in `draws`.
           draws: see `AttentionMasking.draw_by_attention`.
 
         Raises:

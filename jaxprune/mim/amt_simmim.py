@@ -126,7 +126,7 @@ class AmtSimMIM(AttentionMasking, SimMIM):
         """Returns the loss of a batch of normalised images, and the other outputs.
 
         Args:
-          key: draws the random numbers that are not in `drawn`.
+          key: draws the random numbers that are not in `draws`.
           drop_key: turns DropPath on.
           draws: see `AttentionMasking.draw_by_attention`.
 

@@ -220,7 +220,7 @@ class SimMIM(Framework):
         """Returns the loss of a batch of normalised images, and the other outputs.
 
         Args:
-          key: draws the random numbers that are not in `drawn`.
+          key: draws the random numbers that are not in `draws`.
           drop_key: turns DropPath on.
           draws: mask, noise, first, retained: see `BlockMasker.draw`.
 

@@ -238,7 +238,7 @@ class TEC(Framework):
         """Returns the loss of a batch of normalised images, and the other outputs.
 
         Args:
-          key: draws the random numbers; values in `drawn` (noise, first) replace a draw.
+          key: draws the random numbers; values in `draws` (noise, first) replace a draw.
           target_feature, target_attention, target_topk_idx: see `TeacherTargets`; all or none, instead of the
             teacher's.
 

@@ -29,7 +29,7 @@ def names() -> dict[str, str]:
 def _modules(first: str = "") -> Iterator[ModuleType]:
     """Yields the modules of this package that define networks; `first` is the name of one that is looked for.
 
-    The module that a name begins with comes first, then `vit`, whose table has most of timm's names: who looks for one
+    The module that a name begins with comes first, then `vit`, whose table has most of timm's names, so looking up one
     network imports few modules.
     """
     files = (info.name for info in pkgutil.iter_modules(__path__))

@@ -165,7 +165,7 @@ class ConvNeXtBlock(Reducible):
         return tokens._replace(x=residual + branch), NOTHING, report
 
     def pointwise(self, x: Float[Array, "b k d"]) -> Float[Array, "b k d"]:
-        """What is behind the depth-wise convolution, for any rows."""
+        """What comes after the depth-wise convolution, for any rows."""
         out = self.mlp(self.norm(x))
         return out if self.gamma is None else out * self.gamma[...].astype(out.dtype)[None, None]
 

@@ -39,9 +39,9 @@ _NOT_BUILT = {
     r"vit_d(?:p?wee|little)_.+": "differential attention",
     r"vit_(?:large|huge|giant|5b)_patch16_sapiens2": "keys and values that several heads share",
     r"naflexvit_.+_parfac_gap": "separate positions of rows and columns",
-    r"qwen3_vit_.+_(?:enc|merge)|deepseek_vit_.+_(?:enc|align)": "a projector for a language model behind its blocks",
+    r"qwen3_vit_.+_(?:enc|merge)|deepseek_vit_.+_(?:enc|align)": "a projector for a language model after its blocks",
     r"deepseek_vit_.+": "an MLP without biases beside attention with them",
-    r"gemma4_vit_.+": "norms before and behind each branch, and of the values",
+    r"gemma4_vit_.+": "norms before and after each branch, and of the values",
     r"(?:test_)?vit_s?relpos.*|samvit_.+": "relative positions between the patches of a map",
     r"vit_\w+?_(?:r\d*|resnet\d+d?|mci)_.+": "a ConvNet in place of its patches",
 }

@@ -37,7 +37,7 @@ TINY = {
     "num_heads": 2,
     "window_size": 3,
 }
-# Every so many blocks, the last of them attends to the whole map.
+# Of each of that many stretches of blocks, the last one attends to the whole map.
 _STRETCHES = 4
 
 

@@ -1,4 +1,4 @@
-"""A network around a host: a plan reduces the host inside, and everything behind it reads maps that are dense again."""
+"""A network around a host: a plan reduces the host inside, and everything after it reads maps that are dense again."""
 
 from typing import Any
 

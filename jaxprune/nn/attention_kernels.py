@@ -50,12 +50,17 @@ class Default(NamedTuple):
     implementation: str
 
 
-# The first match applies, else "plain". On a CPU with the heads of a ViT-S, the time of "blocked" relative to "plain"
-# (forward; forward and backward) is: 1.15; 1.2 to 1.8 at 197 tokens, 0.45 to 1; 0.9 to 1.05 at 577 (depending on the
-# batch), 0.48; 0.7 to 0.95 at 1374, 0.48; 0.8 at 4096. For TPUs
-# those of the compiler's estimated cycles, as nothing was measured on one (docs/results.md): 0.94; 1.48 at 1025 tokens,
-# 0.97; 1.62 at 1370, 0.84; 0.90 at 2049, with at most .15 of the memory; "pallas" is below from 1370 on (0.83; 0.46),
-# but JAX does not partition it over several chips. GPUs have no entry until they are measured, since XLA estimates
+# The first match applies, else "plain". The time of "blocked" relative to "plain" on a CPU, with the heads of a ViT-S:
+#
+#     tokens    forward       forward and backward
+#     197       1.15          1.2 to 1.8
+#     577       0.45 to 1     0.9 to 1.05, by batch
+#     1374      0.48          0.7 to 0.95
+#     4096      0.48          0.8
+#
+# For TPUs the compiler's estimates are in docs/results.md ("Attention on a TPU"), and nothing was measured: forward,
+# "blocked" is ahead of "plain" from 1025 tokens on, with at most .15 of the memory; "pallas" is ahead of both from 1370
+# on, but JAX does not partition it over several chips. GPUs have no entry until they are measured, since XLA estimates
 # nothing there: force "cudnn" or "blocked".
 DEFAULTS = (Default("cpu", False, 1024, "blocked"), Default("tpu", False, 1024, "blocked"))
 
@@ -133,7 +138,7 @@ def with_key_columns(
 
 
 def _widened(x: Array, zeros: int) -> Array:
-    """Pads the last axis with so many zeros."""
+    """Pads the last axis with that many zeros."""
     return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, zeros)))
 
 

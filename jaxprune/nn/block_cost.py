@@ -129,7 +129,7 @@ class NetworkCost(NamedTuple):
 
 
 def linear_flops(layer: Any, tokens: int) -> int:
-    """Returns the cost of a `Linear` on so many tokens, without its bias."""
+    """Returns the cost of a `Linear` on that many tokens, without its bias."""
     inputs, outputs = layer.kernel.shape
     return tokens * inputs * outputs
 

@@ -87,10 +87,10 @@ class Conv(nnx.Module):
 
 
 class Conv3d(nnx.Module):
-    """A convolution of clips with the kernel (frames, k, k, in / groups, out), padded by half of each size.
+    """A convolution of clips with the kernel (frames, k, k, in, out), depth-wise (frames, k, k, 1, out).
 
-    If it does not mix frames it runs as a `Conv` on each frame; if it only mixes frames, as a 2-D convolution over
-    frames.
+    It pads by half of each size. If it does not mix frames it runs as a `Conv` on each frame; if it only mixes frames, as
+    a 2-D convolution over frames.
 
     Args:
       kernel_size: (frames, side); both odd.

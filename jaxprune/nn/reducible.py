@@ -17,7 +17,7 @@ class Reducible(nnx.Module):
     """A block with a slot for a token reducer, set by `jaxprune.reduction.apply`.
 
     A block is called as `block(tokens, attended, grid=…, taps=…, train=…, key=…)` and returns (tokens, attended,
-    report), see `Block`; without attention, `attended` is None. A block whose tokens cannot be removed
+    report), see `Block`; without attention, `attended` is `NOTHING`. A block whose tokens cannot be removed
     (`removable=False`: windows, convolutions) runs its per-token work, such as its MLP, through `skip`.
 
     Args:

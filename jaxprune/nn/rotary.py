@@ -22,8 +22,8 @@ class Rotary:
     Attributes:
       frequencies: "language": the angle is place x temperature^(-j / (head_dim / 4)), places counted in patches
         (EVA-02, Perception Encoder). "dinov3": 2 pi x place / temperature^(2j / (head_dim / 2)), places from -1 to 1,
-        those of patches in the middle of each. "mixed": learned, two frequencies an angle, by which both places count
-        (Heo et al., 2024, section 3.2); every head of every block has its own, see `mixed`.
+        those of patches in the middle of each. "mixed": each angle has one learned frequency for the row and one for
+        the column (Heo et al., 2024, section 3.2); every head of every block has its own, see `mixed`.
       temperature: see `frequencies`.
       reference: the grid of pre-training, to which positions are scaled; None does not scale ("language" only).
       offset: added to positions, in patches.
@@ -84,7 +84,7 @@ class Rotary:
         return angles.at[:, 1:num_prefix_tokens].set(of_registers[None])
 
     def _register_angles(self, count: int, exponents: np.ndarray) -> np.ndarray:
-        """The angles of the registers behind the CLS token, (count, head_dim / 2)."""
+        """The angles of the registers after the CLS token, (count, head_dim / 2)."""
         side = math.isqrt(count)
         if side * side != count:
             raise UserError(f"{count} register tokens with rotary positions make no square grid: use 1, 4 or 9.")

@@ -89,7 +89,7 @@ class Cells(NamedTuple):
         return tokens == math.prod(self.windows.grid)
 
     def held(self, tokens: int) -> tuple[int, ...]:
-        """The number of tokens of each kind of cell when a window has so many `tokens`: shares as equal as possible.
+        """The number of tokens of each kind of cell when a window has that many `tokens`: shares as equal as possible.
 
         >>> Cells(Windows((14, 14), (7, 7), (3, 3))).held(34)
         (6, 8, 9, 11)

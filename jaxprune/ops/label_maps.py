@@ -10,7 +10,7 @@ _Labels = TypeVar("_Labels", Array, np.ndarray)
 
 
 def reduce_zero_label(labels: _Labels) -> _Labels:
-    """Makes class v of v + 1, as in ADE20K: 0, "other", is ignored (255), and 255 stays ignored.
+    """Maps label v + 1 to class v, as in ADE20K: 0, "other", is ignored (255), and 255 stays ignored.
 
     >>> import numpy as np
     >>> reduce_zero_label(np.array([0, 1, 150, 255], np.uint8)).tolist()

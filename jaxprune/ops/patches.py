@@ -30,7 +30,8 @@ def patchify(images: Shaped[Array, "b H W c"], patch_size: int | tuple[int, int]
             f"Images of {height}×{width} pixels are not a whole number of {ph}×{pw} patches; "
             "resize the images or choose a patch_size that divides both sides."
         )
-    # Columns and channels of a patch as one axis: by a v5e's compiler less than a third of the cycles.
+    # Columns and channels of a patch as one axis: by the compiler's estimate for a TPU v5e less than a third of the
+    # cycles.
     strips = images.reshape(b, height // ph, ph, width // pw, pw * c)
     return strips.swapaxes(2, 3).reshape(b, (height // ph) * (width // pw), ph * pw * c)
 
@@ -81,7 +82,7 @@ def gather_tokens(x: Shaped[Array, "b n d"], ids: Int[Array, "b k"]) -> Shaped[A
       x: the rows of each image.
       ids: numbers of rows; one beyond the last takes the last.
     """
-    # A check for numbers that are out of range takes as long as the gather (by a v5e's compiler).
+    # A check for numbers that are out of range takes as long as the gather, by the compiler's estimate for a TPU v5e.
     return jnp.take_along_axis(x, ids[:, :, None], axis=1, mode="clip")
 
 

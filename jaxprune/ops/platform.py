@@ -34,7 +34,7 @@ def num_devices() -> int:
 
 @contextlib.contextmanager
 def traced_for(name: str, num_devices: int = 1) -> Iterator[None]:
-    """Traces what is inside the context for another platform than that of this process, and so many devices of it.
+    """Traces what is inside the context for another platform than that of this process, and that many devices of it.
 
     Raises:
       UserError: there is no such platform.

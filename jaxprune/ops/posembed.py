@@ -71,7 +71,7 @@ def table_grid(
     Args:
       num_rows: number of rows of the table, including the prefix.
       grid: the needed (rows, columns) of patches, or (frames, rows, columns), of which frames are the table's too.
-      what: name of the table in the error message.
+      table_name: name of the table in the error message.
 
     Raises:
       UserError: the number of rows fits neither.

@@ -26,7 +26,7 @@ def split_over(mesh: Mesh | None) -> Iterator[None]:
 
 
 def splits(num_heads: int) -> bool:
-    """Whether so many heads are split over devices: they are if all devices get as many."""
+    """Whether that many heads are split over devices: they are if all devices get as many."""
     return _mesh.value is not None and num_heads % _mesh.value.shape[AXIS] == 0
 
 

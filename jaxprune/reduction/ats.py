@@ -76,7 +76,8 @@ def squared_lengths(values: Float[Array, "b h n e"]) -> Float[Array, "b h n"]:
     squares = jnp.square(values.astype(jnp.float32))
     if platform() != "tpu":
         return squares.sum(-1)
-    # By a product, which leaves them in the order in which they are computed: half the cycles by a v5e's compiler.
+    # By a product, which leaves them in the order in which they are computed: by the compiler's estimate for a TPU v5e
+    # half the cycles.
     b, h, n, e = squares.shape
     of_heads = jnp.repeat(jnp.eye(h), e, axis=0)
     rows = squares.swapaxes(1, 2).reshape(b * n, h * e)

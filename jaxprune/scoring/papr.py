@@ -16,7 +16,7 @@ class PaPr(Scorer):
     """The patch significance map: features averaged over channels, bicubic to the patch grid.
 
     The classifier is not used, so the map highlights whatever is salient and not a single class. A keep rate z keeps
-    `int(n·z)` patches, where n includes the class token, as published.
+    `int(n·z)` patches, where n includes the prefix tokens, as published for the CLS token.
 
     For clips (a 3-D grid) the map is resized trilinearly, and an X3D or SlowOnly sees clips resized as in the published
     code (`VideoConvNet.expected`).

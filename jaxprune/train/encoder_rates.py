@@ -22,7 +22,7 @@ def rate_scales(network: Any, names: Sequence[str], decay: float) -> dict[str, f
 
 
 def layers(network: Any, names: Sequence[str]) -> dict[str, int]:
-    """Returns the layer of every parameter: its own within the encoder, that behind the last block everywhere else.
+    """Returns the layer of every parameter: its own within the encoder, that after the last block everywhere else.
 
     Args:
       network, names: see `rate_scales`.

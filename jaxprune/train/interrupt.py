@@ -55,9 +55,9 @@ class Ending:
 def ending_at_signals() -> Iterator[Ending]:
     """Ctrl-C, SIGTERM and SIGHUP end the `with` block by `KeyboardInterrupt`, or by `Interrupted` at the next `check`.
 
-    At its end at the latest: what something swallowed is not a success. Python drops an exception that is raised in a
-    callback of the garbage collector, where compiling spends some time; then it is raised again. Call it from the main
-    thread. Training temporarily sets its own handlers.
+    If something swallowed the exception, it is raised again at the end of the block at the latest. Python itself drops
+    one in a callback of the garbage collector, where compiling spends some time; it is raised again a moment later.
+    Call it from the main thread. Training temporarily sets its own handlers.
     """
     ending = Ending()
     unraisable = sys.unraisablehook

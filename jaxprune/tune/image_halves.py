@@ -19,7 +19,7 @@ class Halves(NamedTuple):
 
 
 def require_enough(count: int, bound: Bound, settings: Settings, copies: str = "", *, graded: bool = False) -> None:
-    """Checks that half of so many images can show the bound.
+    """Checks that half of that many images can show the bound.
 
     Args:
       copies: what to say of images that do not count.

@@ -140,7 +140,7 @@ def test_aligned_corners_keep_the_corners():
     [
         ("naflexvit_base_patch16_parfac_gap", "separate positions of rows and columns"),
         ("qwen3_vit_88m_enc.qwen3_5_0_8b", "a projector for a language model"),
-        ("gemma4_vit_167m", "norms before and behind each branch"),
+        ("gemma4_vit_167m", "norms before and after each branch"),
         ("deepseek_vit_412m", "an MLP without biases"),
     ],
 )

@@ -61,7 +61,7 @@ class ObjectData(ObjectImages):
 
 @record(recipe=True, is_open=True)
 class Head:
-    """`config.head`: the network behind the encoder, and its arguments."""
+    """`config.head`: the network after the encoder, and its arguments."""
 
     name: str = choice("mask_rcnn", "mask_rcnn or cascade_mask_rcnn", lambda: dense.detectors())
 

@@ -70,7 +70,7 @@ def classes_file(values: Config) -> str:
 
 @record(recipe=True, is_open=True)
 class Head:
-    """`config.head`: the network behind the encoder, and its arguments."""
+    """`config.head`: the network after the encoder, and its arguments."""
 
     name: str = choice("upernet", "linear, fcn, upernet, segvit or dtop", lambda: dense.methods())
 

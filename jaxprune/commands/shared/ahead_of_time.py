@@ -90,7 +90,7 @@ def compile_for(config: Config, workdir: Path, target: Target, price: float = 0.
 
 
 def until_one_fits(rows: int, compile_step: Callable[[int], CompiledStep]) -> list[CompiledStep]:
-    """Compiles a step of so many images a chip, and of halves of them until one fits; returns all of these steps."""
+    """Compiles a step of that many images a chip, and of halves of them until one fits; returns all of these steps."""
     compiled: list[CompiledStep] = []
     while rows and not (compiled and compiled[-1].fits):
         compiled.append(compile_step(rows))

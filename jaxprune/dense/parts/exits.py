@@ -33,7 +33,7 @@ class ExitSegmenter(Segmenter):
         raise NotImplementedError
 
     def num_keep(self, stage: int) -> int:
-        """For exits by scores, the number of tokens that go on behind a head."""
+        """For exits by scores, the number of tokens that go on after a head."""
         raise NotImplementedError
 
     def without_exits(self) -> "ExitSegmenter":

@@ -126,7 +126,7 @@ class MaskDecoder(nnx.Module):
         self.layers = nnx.List([_DecoderLayer(*sizes, dtype=dtype, rngs=rngs) for _ in range(num_layers)])
 
     def flops(self, queries: int, tokens: int) -> int:
-        """Multiply-accumulates for so many queries and tokens of an image."""
+        """Multiply-accumulates for that many queries and tokens of an image."""
         return linear_flops(self.input_proj, tokens) + sum(_layer_flops(part, queries, tokens) for part in self.layers)
 
     def __call__(

@@ -67,7 +67,7 @@ class ConvNeXtStage(nnx.Module):
 def _at(
     block: ConvNeXtBlock, maps: Float[Array, "b h w d"], ids: Int[Array, "b k"], *, train: bool, key: Any
 ) -> Float[Array, "b h w d"]:
-    """Runs a block whose point-wise layers see some places; the others are 0 behind it, as in PaPr's code."""
+    """Runs a block whose point-wise layers see some places; the others are 0 after it, as in PaPr's code."""
     b, height, width, dim = maps.shape
     flat = lambda maps: maps.reshape(b, height * width, dim)
     branch = block.pointwise(gather_tokens(flat(block.conv_dw(maps)), ids))

@@ -54,7 +54,7 @@ class Ledger(NamedTuple):
 
 
 class GatedNetwork(Segmented):
-    """Base class of networks whose gates decide what to compute for each image; one exit, behind everything.
+    """Base class of networks whose gates decide what to compute for each image; one exit, after everything.
 
     A subclass defines `of_images`, `macs` and `dense_macs`.
     """

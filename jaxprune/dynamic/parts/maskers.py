@@ -19,7 +19,7 @@ _LEAST_HIDDEN = 16  # of the channel masker's MLP
 
 
 class _Relu(nnx.Module):
-    """An activation; a layer without arrays, so that the one behind it has the published number."""
+    """An activation; a layer without arrays, so that the one after it has the published number."""
 
     def __call__(self, x: Float[Array, "b c"]) -> Float[Array, "b c"]:
         return jax.nn.relu(x)

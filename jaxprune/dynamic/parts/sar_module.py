@@ -29,7 +29,7 @@ def average_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b H W c"]:
 
 
 class _Pool(nnx.Module):
-    """Average pooling; a layer without arrays, so that those behind it have the published numbers."""
+    """Average pooling; a layer without arrays, so that those after it have the published numbers."""
 
     def __call__(self, x: Float[Array, "b h w c"], *, train: bool = False) -> Float[Array, "b H W c"]:
         return average_pool(x)
@@ -43,7 +43,7 @@ class BranchBlock(nnx.Module):
     Args:
       bottleneck: 1×1, 3×3 and 1×1 convolutions, the first two with a quarter of the channels; else two 3×3.
       groups: of the convolutions.
-      last_relu: whether there is an activation behind the sum.
+      last_relu: whether there is an activation after the sum.
       pools_first: halves the map before everything.
       zero_init: starts as the shortcut alone.
     """

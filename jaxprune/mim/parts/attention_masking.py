@@ -91,7 +91,7 @@ class AttentionMasking:
         """Draws the masks of a batch, and returns the weights of its patches; None if masks were drawn without weights.
 
         Args:
-          key: draws the random numbers; values in `drawn` (noise) replace a draw.
+          key: draws the random numbers; values in `draws` (noise) replace a draw.
           warmup: mask as the base does, and throw nothing.
           snapshot: parameters of the encoder that weights patches, by their names in this framework; None uses its own.
           attn_map: weights of all pixels, one channel, instead of those from the encoder.

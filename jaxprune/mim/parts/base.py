@@ -218,7 +218,7 @@ class Framework(nnx.Module):
         """Returns the loss of a batch of normalised images, and the other outputs, including `masks`.
 
         Args:
-          key: draws the random numbers; values in `drawn` (noise, first, …) replace a draw.
+          key: draws the random numbers; values in `draws` (noise, first, …) replace a draw.
 
         Raises:
           UserError: the images are not a batch of floating-point arrays.

@@ -91,7 +91,7 @@ class Masker:
         """Draws the masks of `batch` images.
 
         Args:
-          key: draws the random numbers that are not in `drawn`.
+          key: draws the random numbers that are not in `draws`.
           draws: random numbers (noise, first, …) to use, so that masks can be reproduced or compared with a reference.
         """
         raise NotImplementedError

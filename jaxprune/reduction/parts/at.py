@@ -29,7 +29,7 @@ class At:
       r: number of incoming rows that it removes.
       position: the position of a merged row: the size-weighted "mean" of its rows, or that of the row "kept".
       restore: what becomes of the rows that the step drops, see `Plan`.
-      multiple_of: the rows behind the step, with the prefix, are rounded up to a multiple of this, see `Plan`.
+      multiple_of: the rows after the step, with the prefix, are rounded up to a multiple of this, see `Plan`.
       options: the method's own options.
 
     Raises:

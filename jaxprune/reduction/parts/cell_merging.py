@@ -1,4 +1,4 @@
-"""Merging inside the cells of windows, the same number of rows in every cell of one kind (`nn.cells`)."""
+"""Merging inside the cells of windows, the same number of rows in every cell of one kind (`nn.window_cells`)."""
 
 from collections.abc import Callable, Sequence
 

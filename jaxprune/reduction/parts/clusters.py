@@ -26,7 +26,7 @@ def distances(x: Float[Array, "b n d"]) -> Float[Array, "b n n"]:
 
 
 class Distances:
-    """The `distances` between the tokens of each image, in blocks of rows where `kernels` asks for it.
+    """The `distances` between the tokens of each image, in blocks of rows where `nn.attention_kernels` asks for it.
 
     In blocks, each use recomputes the products.
 
@@ -153,7 +153,7 @@ def weighted_means(
 
 
 def by_cluster(f: Callable[..., Any], assign: Int[Array, "b n"], num_clusters: int, *rows: Array) -> Any:
-    """Returns `f(members, *rows)`, whose results have a row per cluster; in blocks where `kernels` asks for it.
+    """Returns `f(members, *rows)`, whose results have a row per cluster; in blocks where `nn.attention_kernels` asks.
 
     Args:
       rows: further arguments with a row per cluster.

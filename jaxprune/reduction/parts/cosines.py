@@ -23,7 +23,7 @@ def products(x: Float[Array, "b m d"], y: Float[Array, "b n d"]) -> Float[Array,
 
 
 class Cosines:
-    """The cosines between the tokens of each image, in blocks of rows where `kernels` asks for it.
+    """The cosines between the tokens of each image, in blocks of rows where `nn.attention_kernels` asks for it.
 
     In blocks, each use recomputes the products.
     """

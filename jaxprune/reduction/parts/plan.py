@@ -66,7 +66,7 @@ class Plan:
         maps of all depths have the value with which a row left, and nothing else reads it, as in SViT (Liu et al.,
         2024). "fuse": they also join the others before the last block, as in Token Cropr (Bergner et al., 2025).
         Where rows only skip work, their value stays in any case.
-      multiple_of: rounds the number of rows behind each step, with the prefix, up to a multiple such as 8, since
+      multiple_of: rounds the number of rows after each step, with the prefix, up to a multiple such as 8, since
         accelerators compute rows in groups. Where rows only skip work, it changes nothing.
       options: the method's own options.
 

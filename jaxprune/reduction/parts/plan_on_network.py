@@ -212,7 +212,7 @@ def _in_groups(at: At, reducer: Reducer, make: Make) -> Reducer:
 
 
 def _raised(at: At, step: Step, num_tokens: int) -> int:
-    """The `num_keep` of a step that leaves so many rows, raised by what a multiple lacks, at most to all rows."""
+    """The `num_keep` of a step that leaves that many rows, raised by what a multiple lacks, at most to all rows."""
     missing = -(step.num_prefix_tokens + num_tokens) % at.multiple_of
     return min(step.num_keep + missing, step.tokens_in)
 

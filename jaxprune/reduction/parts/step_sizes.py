@@ -69,7 +69,7 @@ class Rate:
         return self.rate
 
     def tokens(self, arriving: int, patches: int) -> int:
-        """Number of tokens to leave of those that arrive, where the image has so many patches."""
+        """Number of tokens to leave of those that arrive, where the image has that many patches."""
         return min(int(patches * self.rate), arriving)
 
 
@@ -90,7 +90,7 @@ class Count:
         return self.count
 
     def tokens(self, arriving: int, patches: int) -> int:
-        """Number of tokens to leave of those that arrive, where the image has so many patches."""
+        """Number of tokens to leave of those that arrive, where the image has that many patches."""
         if self.count > patches:
             raise UserError(f"num_keep {self.count} is more than the {patches} patches of the image: use {patches}.")
         return min(self.count, arriving)
@@ -113,7 +113,7 @@ class Removal:
         return self.removed
 
     def tokens(self, arriving: int, patches: int) -> int:
-        """Number of tokens to leave of those that arrive, where the image has so many patches."""
+        """Number of tokens to leave of those that arrive, where the image has that many patches."""
         return max(arriving - self.removed, 1)
 
 
