@@ -139,7 +139,7 @@ def require_no_larger(
 
 
 class _Draws(nnx.RngStream):
-    """Random numbers of a network of shapes: always the same key, and only that many times."""
+    """Random numbers of a network of shapes: always the same key, and at most `most` times."""
 
     def __init__(self, most: int, refusal: UserError):
         super().__init__(0, tag="default")

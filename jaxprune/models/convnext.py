@@ -79,10 +79,10 @@ def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
     tag = tag or _TAGS.get(network, "")
     clip, last = tag.startswith("clip"), tag.rpartition("_")[2]
     side = int(last) if last.isdigit() else 384 if tag.startswith("r384") else 256 if clip else 224
-    whole = last in ("384", "512") and not tag.startswith("clip_laiona_")
+    squashed = last in ("384", "512") and not tag.startswith("clip_laiona_")
     crop_pct = 1.0 if side > 224 else 0.95 if "in12k" in tag or tag == "d1h_in1k" else 0.875
     mean, std = PIXELS["clip" if clip else "imagenet"]
-    return Preprocessing((side, side), "none" if whole else "center", crop_pct, mean=mean, std=std)
+    return Preprocessing((side, side), "none" if squashed else "center", crop_pct, mean=mean, std=std)
 
 
 class ResponseNorm(nnx.Module):

@@ -37,7 +37,7 @@ TINY = {
     "num_heads": 2,
     "window_size": 3,
 }
-# Of each of that many stretches of blocks, the last one attends to the whole map.
+# Stretches of blocks, of each of which the last attends to the whole map.
 _STRETCHES = 4
 
 

@@ -89,8 +89,8 @@ class Conv(nnx.Module):
 class Conv3d(nnx.Module):
     """A convolution of clips with the kernel (frames, k, k, in, out), depth-wise (frames, k, k, 1, out).
 
-    It pads by half of each size. If it does not mix frames it runs as a `Conv` on each frame; if it only mixes frames, as
-    a 2-D convolution over frames.
+    It pads by half of each size. If it does not mix frames it runs as a `Conv` on each frame; if it only mixes frames,
+    as a 2-D convolution over frames.
 
     Args:
       kernel_size: (frames, side); both odd.

@@ -102,8 +102,8 @@ def take(values: Array, ids: Int[Array, "b k"], num_prefix_tokens: int) -> Array
     if platform() == "cpu":
         prefix, rows = values[:, :num_prefix_tokens], values[:, num_prefix_tokens:]
         return jnp.concatenate([prefix, jax.vmap(lambda r, i: r[i])(rows, jnp.maximum(ids, 0))], axis=1)
-    # The prefix in the same gather: by the compiler's estimate for a TPU v5e half the cycles, and on a CPU 2.5 times the
-    # time.
+    # The prefix in the same gather: by the compiler's estimate for a TPU v5e half the cycles, and on a CPU 2.5 times
+    # the time.
     prefix = jnp.broadcast_to(jnp.arange(num_prefix_tokens, dtype=ids.dtype)[None], (len(ids), num_prefix_tokens))
     rows = jnp.concatenate([prefix, num_prefix_tokens + jnp.maximum(ids, 0)], axis=1)
     return jax.vmap(lambda r, i: r[i])(values, rows)

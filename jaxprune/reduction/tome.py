@@ -38,8 +38,8 @@ class ToMe(PairMerger):
     `kept` lists the token of B that others merged into.
 
     With window attention (Swin), tokens merge inside the parts that plain and shifted windows have in common
-    (`nn.window_cells`), the same number in each part of a kind, and stay merged until the stage ends. So no token leaves
-    its window, and all windows of a block have the same number of rows.
+    (`nn.window_cells`), the same number in each part of a kind, and stay merged until the stage ends. So no token
+    leaves its window, and all windows of a block have the same number of rows.
 
     At most half of the tokens can merge in a round: where a plan asks for fewer rows than that leaves, `num_tokens` is
     the true count.
