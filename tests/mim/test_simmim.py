@@ -212,7 +212,9 @@ def test_what_is_passed_to_the_masker_must_fit():
         ({"mask": mask}, "pass key="),
         ({"mask": mask[:, :4], "first": jnp.zeros(2, int)}, "mask has shape"),
         ({"mask": mask | (np.arange(2) == 0)[:, None], "first": jnp.zeros(2, int)}, "between 2 and 8"),
-        ({"mask": mask, "retained": mask}, "retained has 2 patches per image instead of 0"),
+        ({"mask": np.eye(2, 8), "first": jnp.zeros(2, int)}, "mask has 1 patches per image, of which .* throws 2"),
+        ({"mask": mask, "retained": mask}, "mask has 2 patches per image, of which throw_ratio=0.25 throws 2"),
+        ({"mask": mask ^ True, "retained": mask}, "retained has 2 patches per image instead of 4"),
         ({"noise": jnp.zeros((2, 3)), "first": jnp.zeros(2, int)}, "pass one number per block"),
     ):
         with pytest.raises(UserError, match=message):
@@ -248,14 +250,6 @@ def test_starts_are_indices_into_masked_patches():
             masker.draw(2, mask=mask, first=starts)
         with pytest.raises(UserError, match="from 0 to 3"):
             jax.jit(lambda noise, starts=starts: masker.draw(2, noise=noise, first=starts))(jnp.zeros((2, 8)))
-
-
-@pytest.mark.parametrize("masked", [1, 2])
-def test_a_mask_leaves_a_patch_to_decode(masked):
-    masker, mask = BlockMasker((2, 4), mask_ratio=0.5, throw_ratio=0.25), np.tile(np.arange(8) < masked, (2, 1))
-    message = f"mask has {masked} patches per image, of which throw_ratio=0.25 throws 2, so none is left to decode"
-    with pytest.raises(UserError, match=message):
-        masker.draw(2, mask=mask, first=jnp.asarray([0, 0]))
 
 
 @pytest.mark.parametrize(
