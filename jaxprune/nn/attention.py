@@ -115,7 +115,7 @@ def _attend(q: Array, k: Array, v: Array, bias: Array | None, sums: Any = None) 
 def _ordered_logits(q: Array, k: Array, bias: Array | None) -> Float[Array, "b h m n"]:
     """`attention_logits` in the order of axes of `jax.nn.dot_product_attention`.
 
-    By a v5e's compiler, another order beside it copies q, k and v (docs/results.md).
+    By the compiler's estimate for a TPU v5e, another order beside it copies q, k and v (docs/results.md).
     """
     logits = jnp.einsum("bmhd,bnhd->bhmn", _swap(q), _swap(k), preferred_element_type=jnp.float32) * q.shape[-1] ** -0.5
     return logits if bias is None else logits + bias
