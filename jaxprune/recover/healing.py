@@ -102,7 +102,7 @@ def recover(fast: Any, images: np.ndarray, *, teacher: Any, minutes: float = 30.
     values = Settings(minutes=minutes, **settings)
     train, held_out = set_aside(of_arrays(images), values.seed)
     if workdir is not None:
-        _require_hosts(fast, teacher)
+        require_pair(fast, teacher)
         plan = getattr(fast, "plan", None)
         networks = {"student": fingerprint(fast), "teacher": fingerprint(teacher), "plan": plan and plan.text}
         run = {**dataclasses.asdict(values), **networks, "images": digest_of([("images", np.asarray(images))])}
@@ -137,7 +137,7 @@ def heal(
     Raises:
       UserError: the networks or the images do not fit each other.
     """
-    _require_hosts(student, teacher)
+    require_pair(student, teacher)
     if settings.keep_rates and getattr(student, "plan", None) is None:
         raise UserError(
             f"keep_rates={settings.keep_rates} are those of a plan, and the network to heal has none: leave them out, "
@@ -219,7 +219,12 @@ def _training_images(
     return TrainingImages.of(images).joined(student.training_images)
 
 
-def _require_hosts(student: Any, teacher: Any) -> None:
+def require_pair(student: Any, teacher: Any) -> None:
+    """Refuses two networks of which one cannot teach the other.
+
+    Raises:
+      UserError: one has no tokens, or they have other heads or numbers of classes.
+    """
     for name, model in {"network to heal": student, "teacher": teacher}.items():
         if isinstance(model, ExitSegmenter):
             raise UserError(

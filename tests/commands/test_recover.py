@@ -164,6 +164,20 @@ def test_what_cannot_work_is_refused(changes, message, tmp_path):
         commands.find("recover")(config, tmp_path / "out")
 
 
+@pytest.mark.slow
+def test_a_rival_of_other_classes_is_refused_before_anything_is_healed(tmp_path):
+    for classes in (2, 3):
+        save_model(
+            models.create("vit", **SIZES, num_classes=classes, rngs=nnx.Rngs(0)), tmp_path / f"{classes}.safetensors"
+        )
+    config = main.load_config(str(CONFIGS / "recover.py:smoke"))
+    config.update(run=str(tmp_path / "3.safetensors"), rivals=(str(tmp_path / "2.safetensors"),))
+    config.data.source = "scenes"
+    with pytest.raises(UserError, match="has 2 classes and the teacher 3"):
+        commands.find("recover")(config, tmp_path / "run")
+    assert not list((tmp_path / "run").rglob("checkpoints"))
+
+
 LABELS = np.array([0, 1, 1, 0, 1])
 
 

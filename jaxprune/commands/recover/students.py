@@ -19,7 +19,7 @@ from jaxprune.files import write_atomically
 from jaxprune.nn.around_host import AroundHost
 from jaxprune.open import open_network
 from jaxprune.open.rivals import AUTO, at_shares, is_rival, rival
-from jaxprune.recover.healing import set_aside
+from jaxprune.recover.healing import require_pair, set_aside
 from jaxprune.reduction import DENSE
 from jaxprune.text import file_name
 from jaxprune.train import workdir as workdirs
@@ -79,6 +79,8 @@ def _students(config: Config, teacher: Any) -> tuple[dict[str, Any], list[str]]:
         if text == AUTO:
             continue
         students[text] = rival(teacher, text) if is_rival(text) else open_network(door.parse(text), seed=config.seed)
+    for student in students.values():
+        require_pair(student, teacher)
     return students, list(rivals)
 
 
