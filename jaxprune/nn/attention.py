@@ -15,7 +15,7 @@ from jaxprune.nn.relative_bias import table_rows
 from jaxprune.nn.tokens import Attended
 from jaxprune.ops import tensor_parallel
 from jaxprune.ops.blocks import by_rows, rows_and_sums
-from jaxprune.ops.platform import platform
+from jaxprune.ops.platform import platform, takes_gradient
 from jaxprune.ops.row_sums import FEWEST_ROWS, sum_of_rows
 
 
@@ -248,7 +248,7 @@ class Attention(nnx.Module):
     def project(self, x: Float[Array, "b n d"]) -> Heads:
         """Queries, keys and values of every head, without rotary embedding."""
         b, n, d = x.shape
-        if platform() == "tpu" or tensor_parallel.splits(self.num_heads):
+        if (platform() == "tpu" and takes_gradient()) or tensor_parallel.splits(self.num_heads):
             q, k, v = self._by_head(x)
         else:
             qkv, bias = self.qkv(x), self._bias_of_queries_and_values(d)
@@ -261,7 +261,8 @@ class Attention(nnx.Module):
     def _by_head(self, x: Float[Array, "b n d"]) -> list[Float[Array, "b h n e"]]:
         """Queries, keys and values by a product each, with every head on one device.
 
-        By the compiler's estimate for a TPU v5e, parts of one product are copied into the layout that attention reads.
+        By the compiler's estimate for a TPU v5e, training copies the parts of one product into the layouts that
+        attention and its gradient read (docs/results.md); inference does not.
         """
         d, heads = x.shape[-1], self.num_heads
         dtype = self.qkv.dtype or x.dtype

@@ -1,4 +1,4 @@
-"""What a program is traced for: the devices of this process, or those it is compiled for ahead of time."""
+"""What a program is traced for: this process's devices, or described ones; for its results, or its gradient too."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from jaxprune.errors import unknown
 from jaxprune.ops.trace_context import trace_context
 
 PLATFORMS = ("cpu", "gpu", "tpu")
-_target, _count = trace_context(), trace_context()
+_target, _count, _gradient = trace_context(), trace_context(), trace_context()
 
 
 def platform() -> str:
@@ -30,6 +30,23 @@ def num_devices() -> int:
     8
     """
     return int(_count.value or jax.device_count())
+
+
+def takes_gradient() -> bool:
+    """Returns whether a training step is being traced, whose best layouts are others than those of inference."""
+    return bool(_gradient.value)
+
+
+@contextlib.contextmanager
+def traced_for_gradient() -> Iterator[None]:
+    """Traces what is inside the context as a part of a training step.
+
+    >>> with traced_for_gradient():
+    ...     takes_gradient()
+    True
+    """
+    with _gradient(True):
+        yield
 
 
 @contextlib.contextmanager

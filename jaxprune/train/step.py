@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxprune.errors import UserError
+from jaxprune.ops.platform import traced_for_gradient
 from jaxprune.ops.tensor_parallel import split_over
 from jaxprune.train.state import EMA, Keeper, TrainState, averaged
 
@@ -50,7 +51,7 @@ def make_train_step(
         key = jax.random.fold_in(key, state.step)
         if keepers:
             batch = {**batch, KEPT: {keeper.name: state.extra[keeper.name] for keeper in keepers}}
-        with split_over(None if shardings is None else shardings.step.mesh):
+        with split_over(None if shardings is None else shardings.step.mesh), traced_for_gradient():
             (loss, metrics), grads = gradient(state.params, batch, key)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = cast(Params, optax.apply_updates(state.params, updates))

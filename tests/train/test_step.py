@@ -11,6 +11,7 @@ from jaxprune.checkpoints.store import load_params
 from jaxprune.errors import UserError
 from jaxprune.mim.parts.encoder_copy import EncoderCopy
 from jaxprune.nn.batch_norm import MOMENTUM, RunningStats
+from jaxprune.ops.platform import takes_gradient
 from jaxprune.train import optimizer, state
 from jaxprune.train.step import make_train_step
 
@@ -133,3 +134,9 @@ def test_a_batch_that_is_not_divided_into_micro_batches_is_refused():
     begun = state.TrainState(jnp.int32(0), {"w": jnp.ones(())}, optax.sgd(0.1).init({"w": jnp.ones(())}), {})
     with pytest.raises(UserError, match="A batch of 5 rows is not divided by accumulate=2"):
         step(begun, {"image": jnp.ones((5, 3))}, jax.random.key(0))
+
+
+def test_the_loss_knows_that_its_gradient_is_taken():
+    seen = []
+    run(steps=1, loss=lambda *of_batch: (seen.append(takes_gradient()), quiet_loss(*of_batch))[1])
+    assert seen and all(seen) and not takes_gradient()
