@@ -249,7 +249,7 @@ class Attention(nnx.Module):
         """Queries, keys and values of every head, without rotary embedding."""
         b, n, d = x.shape
         if (platform() == "tpu" and takes_gradient()) or tensor_parallel.splits(self.num_heads):
-            q, k, v = self._by_head(x)
+            q, k, v = self._by_part(x)
         else:
             qkv, bias = self.qkv(x), self._bias_of_queries_and_values(d)
             qkv = qkv if bias is None else qkv + bias.astype(qkv.dtype)[None, None]
@@ -258,8 +258,8 @@ class Attention(nnx.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         return Heads(q, k, v)
 
-    def _by_head(self, x: Float[Array, "b n d"]) -> list[Float[Array, "b h n e"]]:
-        """Queries, keys and values by a product each, with every head on one device.
+    def _by_part(self, x: Float[Array, "b n d"]) -> list[Float[Array, "b h n e"]]:
+        """Queries, keys and values by a product each; where heads are split over devices, every head is on one.
 
         By the compiler's estimate for a TPU v5e, training copies the parts of one product into the layouts that
         attention and its gradient read (docs/results.md); inference does not.

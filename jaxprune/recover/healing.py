@@ -43,6 +43,7 @@ from jaxprune.weights.fingerprint import digest_of, fingerprint
 
 _log = logging.getLogger(__name__)
 SCHEDULE, BEST = "course.json", "best.safetensors"
+MOST_HELD_OUT = 512  # images to choose the best weights on
 _PROBED = 3  # batches whose gradients give a step's time and the learning rate
 _READ = 1 + _PROBED  # the first of them compiles
 
@@ -252,7 +253,7 @@ def require_pair(student: Any, teacher: Any) -> None:
 
 def set_aside(source: Source, seed: int) -> tuple[Source, Source]:
     """Returns the images to learn from, and a tenth of a source, but at most 512, to choose the best weights on."""
-    count = min(512, max(1, len(source) // 10))
+    count = min(MOST_HELD_OUT, max(1, len(source) // 10))
     order = host_generator(seed).permutation(len(source))
     everything = Sample(source, len(source))
     return Picked(everything, sorted(order[count:].tolist())), Picked(everything, sorted(order[:count].tolist()))

@@ -12,6 +12,7 @@ from jaxprune.evaluate.collectors.kept import KeptPatches
 from jaxprune.measures.intervals import Interval
 from jaxprune.open.rivals import is_smaller_images
 from jaxprune.recover.compare import RateRow, Row
+from jaxprune.recover.healing import MOST_HELD_OUT
 from jaxprune.reduction import DENSE
 from jaxprune.report import Section, findings, plots, spread
 from jaxprune.report.pictures.layout import upscale
@@ -139,7 +140,7 @@ def _learned(length: str) -> str:
     return (
         f"Each contestant learned for {length} to give the dense network's outputs "
         "on unlabelled images. Its weights are those of the best evaluation on a held-out tenth of the training "
-        "images, at most 512, the first of which was before the first step."
+        f"images, at most {MOST_HELD_OUT}, the first of which was before the first step."
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,8 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     healing = heal_all(config, workdir, teacher, train, class_names)
     if healing.stopped:
         return healing.stopped
-    comparison = _compared(config, teacher, healing, train, test)._replace(
-        class_names=class_names if teacher.num_classes else train.class_names
-    )
+    names = class_names if teacher.num_classes else train.class_names
+    comparison = _compared(config, teacher, healing, train, test, names)
     comparison.rows.write_csv(workdir / "recover.csv", **device())
     slug = f"recover-{Path(origin).name}"
     with reporting.report_section(workdir, origin, "Healed under its plans", slug) as section:
@@ -57,7 +57,9 @@ def run(config: Config, workdir: Path) -> dict[str, Any]:
     return page.summary(comparison)
 
 
-def _compared(config: Config, teacher: Host, healing: Healing, train: Source, test: Source) -> page.Comparison:
+def _compared(
+    config: Config, teacher: Host, healing: Healing, train: Source, test: Source, class_names: Sequence[str]
+) -> page.Comparison:
     students, healed, results = healing.students, healing.healed, healing.results
     mesh, sample = inputs.mesh(config), inputs.sample(config, test)
 
@@ -100,7 +102,11 @@ def _compared(config: Config, teacher: Host, healing: Healing, train: Source, te
         for name, model in networks_by_name.items()
     ]
     plain = page.Comparison(
-        Table(rows), results, classifier is not None and classifier.head is not None, fair=healing.fair
+        Table(rows),
+        results,
+        classifier is not None and classifier.head is not None,
+        class_names=class_names,
+        fair=healing.fair,
     )
     first = inputs.eval_batches(config, Picked(sample, range(min(DRAWN, len(sample)))))
     comparison = plain._replace(kept=pictures.kept_patches(healed, first, mesh))

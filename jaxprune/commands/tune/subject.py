@@ -69,7 +69,8 @@ def _of_images(config: Config) -> Subject:
         classes = model.num_classes, origin, networks.class_names(origin, model)
         if bound_of(config).counts == "accuracy":
             inputs.require_classes(source, *classes)
-        source = inputs.with_labels_for(source, *classes)
+        else:
+            source = inputs.with_labels_for(source, *classes)
     sample = inputs.sample(config, source)
     show = lambda numbers, record=None: _batches(config, sample, numbers, record)
     smaller = open_network(parse(config.smaller)) if config.smaller else None
