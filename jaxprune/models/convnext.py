@@ -77,6 +77,7 @@ def preprocessing(name: str, arguments: dict[str, Any]) -> Preprocessing:
     """Returns how images are prepared for a network of this name: as for timm's file of its tag."""
     network, _, tag = name.partition(".")
     tag = tag or _TAGS.get(network, "")
+    # A number at the end is the side; at 384 and 512 whole images are resized, but for those trained on LAION-A.
     clip, last = tag.startswith("clip"), tag.rpartition("_")[2]
     side = int(last) if last.isdigit() else 384 if tag.startswith("r384") else 256 if clip else 224
     squashed = last in ("384", "512") and not tag.startswith("clip_laiona_")
